@@ -1,0 +1,261 @@
+"""The `training:` section of a run file, as typed dataclasses.
+
+Every field below is a key that a person may write in YAML or override on the command line as
+`--training.<section>.<field>`. What a value must satisfy stands beside the field, in its metadata,
+and is checked by `fastvideo.train.typed_section`. The classes hold values and nothing else:
+importing this module reads no file and no environment variable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+DataPath = str | list[str] | dict[str, int]
+"""One data set, several, or a mapping from data set to how often it is repeated per epoch."""
+
+DTYPE_NAMES = ("fp32", "fp16", "bf16")
+LR_SCHEDULERS = (
+    "constant",
+    "constant_with_warmup",
+    "linear",
+    "cosine",
+    "cosine_with_restarts",
+    "cosine_with_min_lr",
+    "polynomial",
+    "piecewise_constant",
+)
+DATA_TYPES = ("t2v", "t2va", "text_only")
+WEIGHTING_SCHEMES = ("uniform", "logit_normal", "mode")
+CHECKPOINTING_TYPES = ("full", "ops", "block_skip")
+NONFINITE_ACTIONS = ("raise", "skip", "warn")
+
+
+@dataclass(slots=True)
+class DistributedConfig:
+    """How the ranks are arranged.
+
+    Attributes:
+        num_gpus: Processes in the run, on all nodes together; the launcher's world size wins.
+        tp_size: Tensor-parallel size. Only 1 is offered.
+        sp_size: Sequence-parallel size. Only 1 is offered.
+        hsdp_replicate_dim: Replicas of the sharded weights.
+        hsdp_shard_dim: Ranks that one replica is sharded over; -1 until a run file is loaded,
+            then at least 1 with `replicate * shard == world size`.
+        pin_cpu_memory: Keep batches in page-locked host memory.
+    """
+
+    num_gpus: int = field(default=1, metadata={"at_least": 1})
+    tp_size: int = field(default=1, metadata={"at_least": 1})
+    sp_size: int = field(default=1, metadata={"at_least": 1})
+    hsdp_replicate_dim: int = field(default=1, metadata={"at_least": 1})
+    hsdp_shard_dim: int = field(default=-1, metadata={"at_least": -1})
+    pin_cpu_memory: bool = False
+
+
+@dataclass(slots=True)
+class DataConfig:
+    """What is read, and in which shapes.
+
+    Attributes:
+        data_path: Parquet data set: a path, `"a:2,b:1"`, a list, or a mapping path to repeat.
+        preprocessed_data_type: Which parquet schema the rows follow.
+        train_batch_size: Samples per data-parallel rank and forward pass.
+        dataloader_num_workers: Worker processes; 0 loads in the training process.
+        training_cfg_rate: Probability that a sample's text embedding is zeroed.
+        seed: Seed of the sampler, of the method's generator and of the global generators.
+        num_height: Video height in pixels.
+        num_width: Video width in pixels.
+        num_latent_t: Latent frames used of each sample.
+        num_frames: Video frames, `(num_latent_t - 1) * 4 + 1` for Wan.
+    """
+
+    data_path: DataPath = ""
+    preprocessed_data_type: str = field(
+        default="t2v",
+        metadata={"choices": DATA_TYPES, "lower": True},
+    )
+    train_batch_size: int = field(default=1, metadata={"at_least": 1})
+    dataloader_num_workers: int = field(default=0, metadata={"at_least": 0})
+    training_cfg_rate: float = field(default=0.0, metadata={"at_least": 0.0, "at_most": 1.0})
+    seed: int = field(default=0, metadata={"at_least": 0})
+    num_height: int = field(default=0, metadata={"at_least": 0})
+    num_width: int = field(default=0, metadata={"at_least": 0})
+    num_latent_t: int = field(default=0, metadata={"at_least": 0})
+    num_frames: int = field(default=0, metadata={"at_least": 0})
+
+
+@dataclass(slots=True)
+class OptimizerConfig:
+    """AdamW and the learning-rate schedule of the student.
+
+    Attributes:
+        learning_rate: Peak learning rate. Methods that train the student need more than 0.
+        betas: AdamW betas; in YAML a pair or the text `"b1,b2"`.
+        weight_decay: Decoupled weight decay.
+        lr_scheduler: Name of the schedule.
+        lr_warmup_steps: Steps of linear warm-up.
+        lr_num_cycles: Cycles of the cosine schedules.
+        lr_power: Power of the polynomial schedule.
+        min_lr_ratio: Lowest rate as a fraction of the peak; an explicit 0 stays 0.
+    """
+
+    learning_rate: float = field(default=0.0, metadata={"at_least": 0.0})
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = field(default=0.0, metadata={"at_least": 0.0})
+    lr_scheduler: str = field(default="constant", metadata={"choices": LR_SCHEDULERS})
+    lr_warmup_steps: int = field(default=0, metadata={"at_least": 0})
+    lr_num_cycles: int = field(default=0, metadata={"at_least": 0})
+    lr_power: float = 0.0
+    min_lr_ratio: float = field(default=0.5, metadata={"at_least": 0.0})
+
+
+@dataclass(slots=True)
+class LoopConfig:
+    """Length of the run.
+
+    Attributes:
+        max_train_steps: Optimizer steps; the run ends after this one.
+        gradient_accumulation_steps: Forward and backward rounds per optimizer step.
+    """
+
+    max_train_steps: int = field(default=0, metadata={"at_least": 0})
+    gradient_accumulation_steps: int = field(default=1, metadata={"at_least": 1})
+
+
+@dataclass(slots=True)
+class CheckpointConfig:
+    """Where results go and what a run continues from.
+
+    Attributes:
+        output_dir: Directory of everything the run writes; "" writes nothing.
+        resume_from_checkpoint: "", "latest", or a checkpoint directory.
+        training_state_checkpointing_steps: Save every so many steps; 0 never saves.
+        checkpoints_total_limit: Checkpoints kept, newest first; 0 keeps all.
+    """
+
+    output_dir: str = ""
+    resume_from_checkpoint: str = ""
+    training_state_checkpointing_steps: int = field(default=0, metadata={"at_least": 0})
+    checkpoints_total_limit: int = field(default=0, metadata={"at_least": 0})
+
+
+@dataclass(slots=True)
+class TrackerConfig:
+    """Where metrics are logged.
+
+    Attributes:
+        trackers: Tracker names. Empty with a non-empty `project_name` means `["wandb"]`.
+        entity: Account or team at the tracking service; "" is the service's default.
+        project_name: Project (experiment) name.
+        run_name: Name of this run; "" lets the service choose.
+    """
+
+    trackers: list[str] = field(default_factory=list)
+    entity: str = ""
+    project_name: str = "fastvideo"
+    run_name: str = ""
+
+
+@dataclass(slots=True)
+class VSAConfig:
+    """Video sparse attention.
+
+    Attributes:
+        sparsity: Fraction of attention blocks left out; 0 is dense attention.
+        cache_tile_buf: Keep the tiling buffers between calls.
+    """
+
+    sparsity: float = field(default=0.0, metadata={"at_least": 0.0, "at_most": 1.0})
+    cache_tile_buf: bool = False
+
+
+@dataclass(slots=True)
+class ModelTrainingConfig:
+    """Training-time behaviour shared by all model roles.
+
+    Attributes:
+        weighting_scheme: Density that FineTune draws its timesteps from.
+        logit_mean: Mean of the `logit_normal` density.
+        logit_std: Standard deviation of the `logit_normal` density.
+        mode_scale: Scale of the `mode` density.
+        precondition_outputs: Compare clean predictions instead of velocities in FineTune.
+        moba_config: Options of mixture-of-block attention, passed through.
+        enable_gradient_checkpointing_type: Recompute policy of trainable roles, or None.
+    """
+
+    weighting_scheme: str = field(default="uniform", metadata={"choices": WEIGHTING_SCHEMES})
+    logit_mean: float = 0.0
+    logit_std: float = field(default=1.0, metadata={"at_least": 0.0})
+    mode_scale: float = 1.0
+    precondition_outputs: bool = False
+    moba_config: dict[str, Any] = field(default_factory=dict)
+    enable_gradient_checkpointing_type: str | None = field(
+        default=None,
+        metadata={"choices": CHECKPOINTING_TYPES},
+    )
+
+
+@dataclass(slots=True)
+class PerformanceConfig:
+    """Optional `perf/*` metrics.
+
+    Attributes:
+        enabled: Whether they are logged.
+        peak_tflops_per_gpu: Peak throughput of one device in TFLOP/s, for utilisation; or None.
+    """
+
+    enabled: bool = True
+    peak_tflops_per_gpu: float | None = field(default=None, metadata={"at_least": 0.0})
+
+
+@dataclass(slots=True)
+class PipelineSettings:
+    """The `pipeline:` section, which sampling and timestep shifting read.
+
+    Attributes:
+        flow_shift: Shift of the sampling schedule, and the default of `models.<role>.flow_shift`;
+            None leaves the model's own default.
+        options: Every other key, untouched.
+    """
+
+    flow_shift: float | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class TrainingConfig:
+    """Everything under `training:`, with defaults filled in.
+
+    Attributes:
+        dit_precision: Data type of the transformer's master weights.
+        dit_compute_dtype: Data type of forward and backward; None is bf16 on CUDA and fp32 on CPU.
+        model_path: Base model directory or name; by default `models.student.init_from`.
+        nonfinite_loss: What a NaN or infinite loss does: end the run, skip the step, or warn.
+        pipeline_config: The `pipeline:` section, or None when the run file has none.
+    """
+
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    loop: LoopConfig = field(default_factory=LoopConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    tracker: TrackerConfig = field(default_factory=TrackerConfig)
+    vsa: VSAConfig = field(default_factory=VSAConfig)
+    model: ModelTrainingConfig = field(default_factory=ModelTrainingConfig)
+    performance: PerformanceConfig = field(default_factory=PerformanceConfig)
+    dit_precision: str = field(default="fp32", metadata={"choices": DTYPE_NAMES})
+    dit_compute_dtype: str | None = field(default=None, metadata={"choices": DTYPE_NAMES})
+    model_path: str = ""
+    nonfinite_loss: str = field(default="raise", metadata={"choices": NONFINITE_ACTIONS})
+    pipeline_config: PipelineSettings | None = field(default=None, metadata={"derived": True})
+
+    @property
+    def vsa_sparsity(self) -> float:
+        """`vsa.sparsity`, under the name that methods log it by."""
+        return self.vsa.sparsity
+
+    @property
+    def vsa_cache_tile_buf(self) -> bool:
+        """`vsa.cache_tile_buf`, under its flat name."""
+        return self.vsa.cache_tile_buf

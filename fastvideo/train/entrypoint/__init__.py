@@ -1,0 +1,1 @@
+"""Programs that the launcher starts, one process per device."""
