@@ -1,0 +1,36 @@
+"""The built-in regions: one line each, in the order a reader of a run meets them."""
+
+from __future__ import annotations
+
+from fastvideo.profiler.registry import RegionRegistry
+
+BUILT_IN: dict[str, str] = {
+    "model_loading": "Loading models and building the method before the first step",
+    "inference_text_encoding": "Encoding prompts with the text encoder",
+    "inference_denoising": "The denoising loop of one request",
+    "inference_decoding": "Decoding latents to frames with the VAE",
+    "training_train": "The whole training run, from first to last step",
+    "training_train_one_step": "One optimizer step with everything that belongs to it",
+    "training_dataloader": "Waiting for the next batch of the data loader",
+    "training_forward": "Forward pass and losses of one micro-batch",
+    "training_backward": "Backward pass of one micro-batch",
+    "training_optimizer": "Gradient clipping, optimizer and scheduler steps, zeroing gradients",
+    "training_callbacks": "Callbacks at the end of a step",
+    "training_validation": "Sampling and measuring validation videos",
+    "training_save_checkpoint": "Saving a checkpoint",
+    "distillation_teacher_forward": "A prediction of the frozen teacher",
+    "distillation_student_forward": "A prediction of the student being distilled",
+    "distillation_loss": "Loss arithmetic of a distillation method",
+    "distillation_update": "Optimizer and scheduler steps of a distillation method",
+    "dmd2_student_rollout": "The student's few-step sampling of DMD2",
+    "dmd2_generator_loss": "The distribution matching loss of the student in DMD2",
+    "dmd2_critic_loss": "The denoising loss of the critic (fake score) in DMD2",
+}
+
+
+def built_in_registry() -> RegionRegistry:
+    """Returns a new registry that holds the built-in regions."""
+    registry = RegionRegistry()
+    for name, description in BUILT_IN.items():
+        registry.register(name, description)
+    return registry

@@ -1,0 +1,284 @@
+"""The hot path: entering and leaving regions, and nothing else.
+
+``_table`` maps every spelling of every registered name to the :class:`_Site` that a call site
+enters, or to None while no sink wants the region. It is rebuilt when sinks or the registry change,
+so a call that nobody listens to is one dictionary lookup and a shared no-op. That no-op is a
+``contextlib.nullcontext`` because TorchDynamo knows how to trace that class and no other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
+
+from torch.compiler import is_dynamo_compiling
+
+from fastvideo.errors import did_you_mean
+from fastvideo.logger import init_logger
+from fastvideo.profiler.catalogue import built_in_registry
+from fastvideo.profiler.registry import ProfilerRegion
+from fastvideo.profiler.sinks import Attributes, RegionSink, SinkList
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+logger = init_logger(__name__)
+
+ANNOTATION_PREFIX: Final = "fastvideo.region::"
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+_NOOP: Final[contextlib.nullcontext[None]] = contextlib.nullcontext()
+_registry = built_in_registry()
+
+
+class _Site:
+    """One spelling of one region: what sinks are told, and which sinks want it.
+
+    The object of a spelling lives as long as the process, and only ``sinks`` changes: compiled
+    code that was guarded on its identity stays valid when sinks come and go.
+    """
+
+    __slots__ = ("annotation", "region", "sinks")
+
+    def __init__(self, region: ProfilerRegion, spelling: str) -> None:
+        self.region = region
+        self.annotation = ANNOTATION_PREFIX + spelling
+        self.sinks: tuple[RegionSink, ...] = ()
+
+
+class _Entry:
+    """One entry of a region that somebody listens to."""
+
+    __slots__ = ("_attributes", "_generation", "_opened", "_site")
+
+    def __init__(self, site: _Site, attributes: Attributes) -> None:
+        self._site = site
+        self._attributes = attributes
+        self._opened: list[tuple[RegionSink, object]] = []
+        self._generation = 0
+
+    def __enter__(self) -> None:
+        site = self._site
+        self._generation = _sinks.generation
+        for sink in site.sinks:
+            try:
+                token = sink.enter(site.region, site.annotation, self._attributes)
+            except Exception:  # noqa: BLE001 - telemetry never breaks what it observes
+                _sinks.drop(sink)
+            else:
+                self._opened.append((sink, token))
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._generation != _sinks.generation:  # entered before a fork, left in the child
+            return
+        opened = self._opened
+        while opened:
+            sink, token = opened.pop()
+            try:
+                sink.exit(token, error_type)
+            except Exception:  # noqa: BLE001 - telemetry never breaks what it observes
+                _sinks.drop(sink)
+
+
+_sites: dict[str, _Site] = {}
+_table: dict[str, _Site | None] = {}
+
+
+def profiler_region(
+    name: str, /, **attributes: object
+) -> contextlib.AbstractContextManager[None, None]:
+    """Marks the body of a ``with`` statement as an entry of a registered region.
+
+    Costs a dictionary lookup while nothing is attached. Exceptions of the body pass unchanged.
+    While ``torch.compile`` traces, it is a no-op that breaks no graph.
+
+    Args:
+        name: A registered name, short or long. A name that is not registered is reported once
+            and not recorded.
+        **attributes: Plain values that describe this entry, such as ``step=12``; they reach
+            spans and trace segments, never metric labels.
+
+    Returns:
+        A context manager for one entry.
+    """
+    try:
+        site = _table[name]
+    except KeyError:
+        return _NOOP if is_dynamo_compiling() else _report_unknown(name)
+    if site is None or is_dynamo_compiling():
+        return _NOOP
+    return _Entry(site, attributes)
+
+
+def profile_region(name: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Makes every call of a function, method or coroutine function an entry of a region.
+
+    A method of an object that has its own ``profiler_controller`` is traced by that controller.
+
+    Args:
+        name: A registered name, short or long.
+
+    Returns:
+        A decorator.
+
+    Raises:
+        TypeError: The decorated object is a generator function, whose call returns before its
+            body runs.
+    """
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        if isinstance(function, classmethod | staticmethod):
+            inner = decorate(cast("Callable[_P, _R]", function.__func__))
+            return cast("Callable[_P, _R]", type(function)(inner))
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            message = (
+                f"@profile_region({name!r}) cannot decorate the generator function "
+                f"{function.__qualname__}: calling it runs none of its body, so the region would "
+                f"be empty; use 'with profiler_region({name!r}):' inside it, between the yields"
+            )
+            raise TypeError(message)
+        if inspect.iscoroutinefunction(function):
+            return cast("Callable[_P, _R]", _wrap_coroutine(name, function))
+        if next(iter(_parameters(function)), None) == "self":
+            return _wrap_method(name, function)
+        return _wrap_function(name, function)
+
+    return decorate
+
+
+def register_profiler_region(name: str, description: str) -> ProfilerRegion:
+    """Registers a region of your own.
+
+    Args:
+        name: ASCII letters, digits and underscores; the prefix ``profiler_region_`` is optional.
+        description: What the region covers, in one line.
+
+    Returns:
+        The region; the present one when it was registered before with the same description.
+
+    Raises:
+        ValueError: The name cannot be used, or is taken with another description.
+    """
+    region = _registry.register(name, description)
+    _rebuild_table()
+    return region
+
+
+def resolve_profiler_region(name: str) -> ProfilerRegion | None:
+    """Returns the registered region called ``name`` (short or long form), or None."""
+    return _registry.resolve(name)
+
+
+def list_profiler_regions() -> list[ProfilerRegion]:
+    """Returns all registered regions, the built-in ones first."""
+    return _registry.list()
+
+
+def attach(sink: RegionSink) -> None:
+    """Makes ``sink`` receive the entries of the regions it wants, from now on."""
+    _sinks.attach(sink)
+
+
+def detach(sink: RegionSink) -> None:
+    """Ends what :func:`attach` began; entries that are open now still reach the sink's exit."""
+    _sinks.detach(sink)
+
+
+def sink_error_counts() -> dict[str, int]:
+    """Returns how often sinks raised, by the name of their class."""
+    return dict(_sinks.error_counts())
+
+
+def _rebuild_table() -> None:
+    """Fills the table anew from the registry and the attached sinks."""
+    for region in _registry.list():
+        wanting = tuple(sink for sink in _sinks.current if _wants(sink, region))
+        for spelling in (region.short_name, region.name):
+            site = _sites.get(spelling)
+            if site is None:
+                site = _sites[spelling] = _Site(region, spelling)
+            site.sinks = wanting
+            _table[spelling] = site if wanting else None
+
+
+def _wants(sink: RegionSink, region: ProfilerRegion) -> bool:
+    try:
+        return bool(sink.wants(region))
+    except Exception:
+        logger.exception("region sink %s could not say what it wants", type(sink).__name__)
+        return False
+
+
+def _report_unknown(name: str) -> contextlib.nullcontext[None]:
+    """Reports a name that is not registered, once, and makes later entries of it free."""
+    if len(_table) >= _MAX_SPELLINGS:
+        return _NOOP
+    _table[name] = None
+    known = [region.short_name for region in _registry.list()]
+    logger.warning(
+        "profiler region %r is not registered and is not recorded.%s Register it with "
+        "register_profiler_region(name, description)",
+        name,
+        did_you_mean(str(name), known),
+    )
+    return _NOOP
+
+
+_MAX_SPELLINGS: Final = 10_000
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def _wrap_function(name: str, function: Callable[_P, _R]) -> Callable[_P, _R]:
+    @functools.wraps(function)
+    def in_region(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with profiler_region(name):
+            return function(*args, **kwargs)
+
+    return in_region
+
+
+def _wrap_method(name: str, function: Callable[_P, _R]) -> Callable[_P, _R]:
+    @functools.wraps(function)
+    def in_region(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with profiler_region(name):
+            if is_dynamo_compiling():
+                return function(*args, **kwargs)
+            own = getattr(args[0], "__dict__", _NO_ATTRIBUTES).get("profiler_controller")
+            if own is None:
+                return function(*args, **kwargs)
+            with own.region(name):
+                return function(*args, **kwargs)
+
+    return in_region
+
+
+_NO_ATTRIBUTES: Final[dict[str, Any]] = {}
+
+
+def _wrap_coroutine(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def in_region(*args: object, **kwargs: object) -> object:
+        with profiler_region(name):
+            return await function(*args, **kwargs)
+
+    return in_region
+
+
+_sinks = SinkList(_rebuild_table)
+_rebuild_table()

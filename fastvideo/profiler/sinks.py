@@ -1,0 +1,141 @@
+"""What listens to regions: the protocol of a sink, and the one process-global, the attached sinks."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from fastvideo.logger import init_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from fastvideo.profiler.registry import ProfilerRegion
+
+logger = init_logger(__name__)
+
+Attributes = dict[str, object]
+
+
+@runtime_checkable
+class RegionSink(Protocol):
+    """Receives the entries and exits of regions.
+
+    The methods run on the thread that enters the region, between the lines of the program that
+    is observed: they must be quick, and must not block, synchronise a device or read a tensor. A
+    sink that raises is detached, and that is reported once.
+    """
+
+    def wants(self, region: ProfilerRegion) -> bool:
+        """Tells whether this sink is to be called for ``region``; asked once, when attaching."""
+        ...
+
+    def enter(self, region: ProfilerRegion, annotation: str, attributes: Attributes) -> object:
+        """Handles the entry of a region.
+
+        Args:
+            region: The region.
+            annotation: ``fastvideo.region::<name as the call site wrote it>``.
+            attributes: What the call site said about this entry; not to be changed.
+
+        Returns:
+            A token that ``exit`` receives; exits may come out of order, and on another thread.
+        """
+        ...
+
+    def exit(self, token: object, error: type[BaseException] | None) -> None:
+        """Handles the exit of the entry that returned ``token``.
+
+        Args:
+            token: What ``enter`` returned.
+            error: The type of the exception that leaves the region, or None.
+        """
+        ...
+
+
+class RecordingSink:
+    """A sink that remembers what it was told, for tests.
+
+    Attributes:
+        events: ``("enter" | "exit", short region name)`` in order.
+        attributes: The attributes of each entry, in the order of the entries.
+        errors: The exception type of each exit, in the order of the exits.
+    """
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str]] = []
+        self.attributes: list[Attributes] = []
+        self.errors: list[type[BaseException] | None] = []
+
+    def wants(self, region: ProfilerRegion) -> bool:
+        """Wants every region."""
+        del region
+        return True
+
+    def enter(self, region: ProfilerRegion, annotation: str, attributes: Attributes) -> object:
+        """Records the entry."""
+        del annotation
+        self.events.append(("enter", region.short_name))
+        self.attributes.append(attributes)
+        return region.short_name
+
+    def exit(self, token: object, error: type[BaseException] | None) -> None:
+        """Records the exit."""
+        self.events.append(("exit", str(token)))
+        self.errors.append(error)
+
+
+class SinkList:
+    """The attached sinks, replaced as a whole so that readers need no lock.
+
+    Args:
+        changed: Called after every change, while the change is still exclusive.
+    """
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self.current: tuple[RegionSink, ...] = ()
+        self.generation = 0
+        self.errors: Counter[str] = Counter()
+        self._changed = changed
+        self._lock = threading.RLock()
+        self._watches_fork = False
+
+    def attach(self, sink: RegionSink) -> None:
+        """Adds ``sink`` behind those already there; a second time changes nothing."""
+        with self._lock:
+            if not self._watches_fork:
+                os.register_at_fork(after_in_child=self._leave_parent)
+                self._watches_fork = True
+            if not any(present is sink for present in self.current):
+                self.current = (*self.current, sink)
+                self._changed()
+
+    def detach(self, sink: RegionSink) -> None:
+        """Removes ``sink``; one that is not attached changes nothing."""
+        with self._lock:
+            kept = tuple(present for present in self.current if present is not sink)
+            if len(kept) != len(self.current):
+                self.current = kept
+                self._changed()
+
+    def drop(self, sink: RegionSink) -> None:
+        """Detaches a sink that raised; the exception being handled is reported once."""
+        with self._lock:
+            name = type(sink).__name__
+            self.errors[name] += 1
+            if any(present is sink for present in self.current):
+                self.detach(sink)
+                logger.exception("region sink %s raised and was detached; the run goes on", name)
+
+    def error_counts(self) -> Mapping[str, int]:
+        """Returns how often sinks raised, by the name of their class."""
+        return dict(self.errors)
+
+    def _leave_parent(self) -> None:
+        """Turns everything off in a forked child, whose threads and files are not its own."""
+        self._lock = threading.RLock()
+        self.generation += 1
+        self.current = ()
+        self._changed()
