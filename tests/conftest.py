@@ -19,5 +19,7 @@ def pytest_runtest_makereport(
     report = yield
     if report.skipped and os.environ.get("CI") == "true" and item.get_closest_marker("integration"):
         report.outcome = "failed"
-        report.longrepr = f"integration tests must run in CI, but this one skipped: {report.longrepr}"
+        report.longrepr = (
+            f"integration tests must run in CI, but this one skipped: {report.longrepr}"
+        )
     return report

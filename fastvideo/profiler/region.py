@@ -18,12 +18,13 @@ from torch.compiler import is_dynamo_compiling
 from fastvideo.errors import did_you_mean
 from fastvideo.logger import init_logger
 from fastvideo.profiler.catalogue import built_in_registry
-from fastvideo.profiler.registry import ProfilerRegion
 from fastvideo.profiler.sinks import Attributes, RegionSink, SinkList
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
+
+    from fastvideo.profiler.registry import ProfilerRegion
 
 logger = init_logger(__name__)
 
@@ -68,15 +69,15 @@ class _Entry:
         for sink in site.sinks:
             try:
                 token = sink.enter(site.region, site.annotation, self._attributes)
-            except Exception:  # noqa: BLE001 - telemetry never breaks what it observes
-                _sinks.drop(sink)
+            except Exception as error:  # noqa: BLE001 - telemetry never breaks what it observes
+                _sinks.drop(sink, error)
             else:
                 self._opened.append((sink, token))
 
     def __exit__(
         self,
         error_type: type[BaseException] | None,
-        error: BaseException | None,
+        raised: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
         if self._generation != _sinks.generation:  # entered before a fork, left in the child
@@ -86,8 +87,8 @@ class _Entry:
             sink, token = opened.pop()
             try:
                 sink.exit(token, error_type)
-            except Exception:  # noqa: BLE001 - telemetry never breaks what it observes
-                _sinks.drop(sink)
+            except Exception as error:  # noqa: BLE001 - telemetry never breaks what it observes
+                _sinks.drop(sink, error)
 
 
 _sites: dict[str, _Site] = {}

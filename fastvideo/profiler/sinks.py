@@ -1,4 +1,4 @@
-"""What listens to regions: the protocol of a sink, and the one process-global, the attached sinks."""
+"""What listens to regions: the sink protocol, and the one process-global, the attached sinks."""
 
 from __future__ import annotations
 
@@ -120,14 +120,16 @@ class SinkList:
                 self.current = kept
                 self._changed()
 
-    def drop(self, sink: RegionSink) -> None:
-        """Detaches a sink that raised; the exception being handled is reported once."""
+    def drop(self, sink: RegionSink, error: Exception) -> None:
+        """Detaches a sink that raised ``error``, and reports that once."""
         with self._lock:
             name = type(sink).__name__
             self.errors[name] += 1
             if any(present is sink for present in self.current):
                 self.detach(sink)
-                logger.exception("region sink %s raised and was detached; the run goes on", name)
+                logger.error(
+                    "region sink %s raised and was detached; the run goes on", name, exc_info=error
+                )
 
     def error_counts(self) -> Mapping[str, int]:
         """Returns how often sinks raised, by the name of their class."""
