@@ -1,0 +1,147 @@
+"""Building objects that a run file names by `_target_`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from fastvideo.errors import ConfigError, MissingExtraError, did_you_mean, nearest
+
+TARGET = "_target_"
+
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def resolve_target(target: object) -> Any:  # noqa: ANN401 - a class or function of any kind
+    """Imports what a dotted path names.
+
+    Args:
+        target: Such as `"fastvideo.train.models.wan.WanModel"`.
+
+    Raises:
+        ConfigError: (a `ValueError`) `target` is not text with at least one dot.
+        ImportError: The module cannot be imported or has no such attribute; the message names both
+            and the nearest match.
+    """
+    if not isinstance(target, str) or not all(target.split(".")) or "." not in target:
+        message = f"{TARGET} must be a dotted path 'package.module.Class', got {target!r}"
+        raise ConfigError(message)
+    module_name, _, attribute = target.rpartition(".")
+    module = _import(module_name, target)
+    try:
+        return getattr(module, attribute)
+    except AttributeError as error:
+        public = [name for name in dir(module) if not name.startswith("_")]
+        message = (
+            f"{TARGET} {target!r}: module {module_name!r} has no attribute {attribute!r}."
+            f"{did_you_mean(attribute, public)}"
+        )
+        raise ImportError(message, name=module_name) from error
+
+
+def instantiate(cfg: Mapping[str, Any], **extra: Any) -> Any:  # noqa: ANN401 - arguments of any target
+    """Calls what `cfg["_target_"]` names with the other keys of `cfg` and `extra`.
+
+    Keys the constructor does not take are left out with one warning that lists them, so that a
+    file written for another version still runs. `extra` wins over `cfg`.
+
+    Args:
+        cfg: A mapping with `_target_`.
+        **extra: More keyword arguments.
+
+    Raises:
+        TypeError: `cfg` is no mapping, or a required argument is missing.
+        KeyError: `cfg` has no `_target_`.
+        ConfigError: `_target_` is not a dotted path, or names nothing that can be called.
+        ImportError: `_target_` names nothing that exists.
+    """
+    if not isinstance(cfg, Mapping):
+        message = f"expected a mapping with {TARGET!r}, got {cfg!r} ({type(cfg).__name__})"
+        raise TypeError(message)
+    if TARGET not in cfg:
+        message = f"{TARGET!r} is missing; the mapping has {sorted(map(str, cfg))}"
+        raise KeyError(message)
+    factory = resolve_target(cfg[TARGET])
+    if not callable(factory):
+        message = f"{TARGET} {cfg[TARGET]!r} is {factory!r}, which cannot be called"
+        raise ConfigError(message)
+    arguments = {key: value for key, value in cfg.items() if key != TARGET} | extra
+    return factory(**_accepted(factory, arguments, str(cfg[TARGET])))
+
+
+def accepts_argument(factory: Callable[..., object], name: str) -> bool:
+    """Tells whether a class or function takes a keyword argument called `name`."""
+    named, takes_any = _parameters(factory)
+    return takes_any or name in named
+
+
+def _accepted(
+    factory: Callable[..., object],
+    arguments: dict[str, Any],
+    target: str,
+) -> dict[str, Any]:
+    named, takes_any = _parameters(factory)
+    if not takes_any:
+        unknown = [key for key in arguments if key not in named]
+        if unknown:
+            _warn_dropped(target, unknown, [n for n in named if n not in arguments])
+            arguments = {key: arguments[key] for key in arguments if key in named}
+    missing = [
+        name
+        for name, parameter in named.items()
+        if parameter.default is inspect.Parameter.empty and name not in arguments
+    ]
+    if missing:
+        message = f"{target} needs {', '.join(map(repr, missing))}; given: {sorted(arguments)}"
+        raise TypeError(message)
+    return arguments
+
+
+def _parameters(factory: Callable[..., object]) -> tuple[dict[str, inspect.Parameter], bool]:
+    """Returns the named parameters, and whether any other keyword is taken too."""
+    try:
+        parameters = inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # some built-in types have no signature to read
+        return {}, True
+    named = {name: p for name, p in parameters.items() if p.kind in _NAMED}
+    return named, any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+
+
+def _warn_dropped(target: str, unknown: Iterable[str], free: Iterable[str]) -> None:
+    free = list(free)
+    listed = ", ".join(f"{key!r}{did_you_mean(key, free).rstrip()}" for key in unknown)
+    warnings.warn(f"{target} does not take {listed}; ignored", UserWarning, stacklevel=4)
+
+
+def _import(name: str, target: str) -> Any:  # noqa: ANN401 - a module
+    try:
+        return importlib.import_module(name)
+    except MissingExtraError:
+        raise  # says already what to install
+    except ImportError as error:
+        attribute = target.rpartition(".")[2]
+        message = (
+            f"{TARGET} {target!r}: cannot import module {name!r} (for {attribute!r}): {error}."
+            f"{_nearest_module(name)}"
+        )
+        raise ImportError(message, name=name) from error
+
+
+def _nearest_module(name: str) -> str:
+    """Suggests a module beside the first part of `name` that does not exist."""
+    parent = None
+    done: list[str] = []
+    for part in name.split("."):
+        try:
+            parent = importlib.import_module(".".join([*done, part]))
+        except ImportError:
+            paths = getattr(parent, "__path__", None) if done else None
+            siblings = [module.name for module in pkgutil.iter_modules(paths)] if paths else []
+            match = nearest(part, siblings)
+            return f" Did you mean {'.'.join([*done, match])!r}?" if match else ""
+        done.append(part)
+    return ""

@@ -1,0 +1,83 @@
+"""Reading YAML the way people expect: `1e-5` is a number, and a repeated key is noticed."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, final
+
+import yaml
+
+from fastvideo.errors import ConfigError
+from fastvideo.logger import init_logger
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+logger = init_logger(__name__)
+
+# YAML 1.1, which PyYAML follows, reads 1e-5 as text because it has no dot; YAML 1.2 does not.
+_FLOAT = re.compile(
+    r"^[-+]?(?:[0-9][0-9_]*)(?:\.[0-9_]*)?[eE][-+]?[0-9]+$|^[-+]?\.[0-9][0-9_]*[eE][-+]?[0-9]+$",
+)
+
+
+@final
+class _RunFileLoader(yaml.SafeLoader):
+    """Safe YAML with YAML 1.2 numbers and a warning for repeated keys."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            key = key_node.value
+            if isinstance(key, str) and key != "<<":
+                if key in seen:
+                    place = key_node.start_mark
+                    where = f"{place.name}, line {place.line + 1}"
+                    logger.warning("%s: key %r is repeated; the last one counts", where, key)
+                seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+_RunFileLoader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
+
+
+def parse_yaml(text: str, *, where: str) -> Any:  # noqa: ANN401 - YAML holds anything
+    """Parses a YAML text.
+
+    Args:
+        text: The text.
+        where: What it is, for messages.
+
+    Raises:
+        ConfigError: The text is not YAML.
+    """
+    loader = _RunFileLoader(text)
+    loader.name = where
+    try:
+        return loader.get_single_data()
+    except yaml.YAMLError as error:
+        message = f"{where} is not valid YAML: {error}"
+        raise ConfigError(message) from error
+    finally:
+        loader.dispose()
+
+
+def read_yaml(path: Path) -> Any:  # noqa: ANN401 - YAML holds anything
+    """Reads a YAML file.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ConfigError: The path is a directory, or the file is not YAML in UTF-8.
+    """
+    if path.is_dir():
+        message = f"config {path} is a directory; give the path of a YAML file"
+        raise ConfigError(message)
+    if not path.exists():
+        message = f"config {path} does not exist"
+        raise FileNotFoundError(message)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        message = f"config {path} is not text in UTF-8: {error}"
+        raise ConfigError(message) from error
+    return parse_yaml(text, where=str(path))
