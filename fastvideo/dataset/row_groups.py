@@ -1,0 +1,181 @@
+"""Rows by number from many parquet files, keeping open files and decoded row groups at hand."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections import OrderedDict
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, final
+
+from fastvideo.dataset.arrow import pa, pq
+from fastvideo.dataset.schema import tensor_column_parts
+from fastvideo.dataset.tensors import StoredTensor
+from fastvideo.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_MAX_OPEN_FILES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of an Arrow table that stays in memory as long as the row is used.
+
+    Attributes:
+        table: The row group that holds it.
+        number: Row within the table.
+        source: File and row, for messages.
+    """
+
+    table: pa.Table
+    number: int
+    source: str
+
+    def scalar(self, column: str) -> Any:  # noqa: ANN401 - any column type
+        """Returns the value of ``column`` as a Python object; None where it is null."""
+        return self.table.column(column)[self.number].as_py()
+
+    def has(self, column: str) -> bool:
+        """Returns whether the file has ``column``."""
+        return column in self.table.column_names
+
+    def tensor(self, name: str) -> StoredTensor:
+        """Returns the tensor called ``name``, its bytes not copied.
+
+        Raises:
+            DataError: Bytes, shape and dtype do not fit together.
+        """
+        data, shape, dtype = tensor_column_parts(name)
+        return StoredTensor.checked(
+            field=name,
+            data=self.table.column(data)[self.number].as_buffer(),
+            shape=self.scalar(shape),
+            dtype=self.scalar(dtype),
+            source=self.source,
+        )
+
+
+@final
+class _OpenFile:
+    """An open parquet file and where its row groups begin."""
+
+    def __init__(self, path: str, *, needed: Sequence[str], wanted: Sequence[str]) -> None:
+        self.parquet = pq.ParquetFile(path, pre_buffer=False)
+        metadata = self.parquet.metadata
+        sizes = (metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+        self.starts = [0, *accumulate(sizes)]
+        names = self.parquet.schema_arrow.names
+        missing = [name for name in needed if name not in names]
+        if missing:
+            message = f"{path} lacks the columns {', '.join(missing)}; it has {', '.join(names)}"
+            raise DataError(message)
+        self.columns = [name for name in wanted if name in names]
+
+
+@final
+class RowGroupReader:
+    """Reads single rows of a list of files.
+
+    A row group is decoded once and kept while it is among the last ones used and all kept ones
+    together stay below ``cache_bytes`` (the last one is kept in any case). After a fork, and in
+    a process that received it pickled, files are opened anew: file positions are shared between
+    parent and child, so an inherited handle must not be read. Not thread-safe.
+
+    Args:
+        files: Paths of the parquet files.
+        lengths: Rows of each of them.
+        needed: Columns every file must have.
+        wanted: Columns that are read where they are.
+        cache_bytes: Bound on the decoded row groups that are kept.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[str],
+        lengths: Sequence[int],
+        *,
+        needed: Sequence[str],
+        wanted: Sequence[str],
+        cache_bytes: int,
+    ) -> None:
+        self._files = files
+        self._lengths = lengths
+        self._starts = [0, *accumulate(lengths)]
+        self._needed = tuple(needed)
+        self._wanted = tuple(wanted)
+        self._cache_bytes = cache_bytes
+        self._forget()
+
+    def _forget(self) -> None:
+        self._pid = os.getpid()
+        self._open: OrderedDict[str, _OpenFile] = OrderedDict()
+        self._groups: OrderedDict[tuple[str, int], pa.Table] = OrderedDict()
+        self._group_bytes = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_open": None, "_groups": None, "_pid": -1}
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of the decoded row groups that are kept now."""
+        return self._group_bytes
+
+    def row(self, index: int) -> Row:
+        """Returns row ``index``, counted through all files.
+
+        Raises:
+            IndexError: There is no such row.
+            DataError: The file is damaged, was changed, or lacks a column; the message names it.
+        """
+        if not 0 <= index < self._starts[-1]:
+            message = f"row {index} of a data set with {self._starts[-1]} rows"
+            raise IndexError(message)
+        if self._pid != os.getpid():
+            self._forget()
+        number = bisect_right(self._starts, index) - 1
+        path, row = self._files[number], index - self._starts[number]
+        file = self._file(path, rows=self._lengths[number])
+        group = bisect_right(file.starts, row) - 1
+        table = self._group(path, file, group)
+        return Row(table, row - file.starts[group], f"{path} row {row}")
+
+    def _file(self, path: str, *, rows: int) -> _OpenFile:
+        file = self._open.get(path)
+        if file is None:
+            try:
+                file = _OpenFile(path, needed=self._needed, wanted=self._wanted)
+            except (pa.ArrowException, OSError) as error:
+                raise _unreadable(path, error) from error
+            if file.starts[-1] != rows:
+                message = (
+                    f"{path} has {file.starts[-1]} rows, but had {rows} when the data set was "
+                    f"listed; start again after files have changed"
+                )
+                raise DataError(message)
+            self._open[path] = file
+            if len(self._open) > _MAX_OPEN_FILES:
+                self._open.popitem(last=False)[1].parquet.close()
+        self._open.move_to_end(path)
+        return file
+
+    def _group(self, path: str, file: _OpenFile, group: int) -> pa.Table:
+        table = self._groups.get((path, group))
+        if table is None:
+            try:
+                table = file.parquet.read_row_group(group, file.columns, use_threads=False)
+            except (pa.ArrowException, OSError) as error:
+                raise _unreadable(path, error) from error
+            self._groups[path, group] = table
+            self._group_bytes += table.nbytes
+            while self._group_bytes > self._cache_bytes and len(self._groups) > 1:
+                self._group_bytes -= self._groups.popitem(last=False)[1].nbytes
+        self._groups.move_to_end((path, group))
+        return table
+
+
+def _unreadable(path: str, error: Exception) -> DataError:
+    message = f"{path} cannot be read as parquet ({error}); write it again or remove it"
+    return DataError(message)
