@@ -43,7 +43,7 @@ def resolve_target(target: object) -> Any:  # noqa: ANN401 - a class or function
         raise ImportError(message, name=module_name) from error
 
 
-def instantiate(cfg: Mapping[str, Any], **extra: Any) -> Any:  # noqa: ANN401 - arguments of any target
+def instantiate(cfg: object, **extra: Any) -> Any:  # noqa: ANN401 - arguments of any target
     """Calls what `cfg["_target_"]` names with the other keys of `cfg` and `extra`.
 
     Keys the constructor does not take are left out with one warning that lists them, so that a
@@ -113,7 +113,11 @@ def _parameters(factory: Callable[..., object]) -> tuple[dict[str, inspect.Param
 
 def _warn_dropped(target: str, unknown: Iterable[str], free: Iterable[str]) -> None:
     free = list(free)
-    listed = ", ".join(f"{key!r}{did_you_mean(key, free).rstrip()}" for key in unknown)
+    matches = {key: nearest(key, free) for key in unknown}
+    listed = ", ".join(
+        repr(key) + (f" (did you mean {match!r}?)" if match else "")
+        for key, match in matches.items()
+    )
     warnings.warn(f"{target} does not take {listed}; ignored", UserWarning, stacklevel=4)
 
 

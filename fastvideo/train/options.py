@@ -1,4 +1,4 @@
-"""Reading values that people wrote: the casts behind every typed key, and lookups for free sections.
+"""Reading values that people wrote: casts for typed keys, and lookups for free sections.
 
 The `as_*` functions turn one value into a type or raise; the `get_*` and `require_*` functions look
 a key up in a mapping such as `cfg.method`. Every failure is a `ConfigError` (a `ValueError`) that

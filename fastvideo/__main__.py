@@ -1,0 +1,10 @@
+"""Makes `python -m fastvideo` the same as `fastvideo`."""
+
+from __future__ import annotations
+
+import sys
+
+from fastvideo.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

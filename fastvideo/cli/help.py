@@ -1,0 +1,168 @@
+"""Help that is pleasant to read: tables and colour with rich, plain argparse text without."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn, cast, final
+
+from fastvideo.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import IO
+
+    from _typeshed import SupportsWrite
+    from rich.console import Console, RenderableType
+
+MAX_WIDTH = 100
+"""Columns beyond which help is not spread; long lines are hard to follow."""
+
+_USAGE_ERROR = 2
+_NAME_STYLE = "bold cyan"
+
+
+@final
+class HelpfulParser(argparse.ArgumentParser):
+    """A parser whose help is drawn with rich and whose errors suggest the nearest word."""
+
+    def print_help(self, file: SupportsWrite[str] | None = None) -> None:
+        """Prints the help; the plain text of argparse where rich is not installed.
+
+        Args:
+            file: Where to; standard output by default.
+        """
+        stream = sys.stdout if file is None else file
+        if importlib.util.find_spec("rich") is None:
+            stream.write(self.format_help())
+        else:
+            _draw_help(self, cast("IO[str]", stream))
+
+    def error(self, message: str) -> NoReturn:
+        """Reports a wrong command line in two lines and exits with status 2.
+
+        Args:
+            message: What argparse found.
+        """
+        hint = _suggest_command(self, message)
+        self.exit(_USAGE_ERROR, f"error: {message}{hint}\nRun '{self.prog} --help' for help.\n")
+
+    def error_in(self, command: str, message: str) -> NoReturn:
+        """Reports a wrong command line of one of the subcommands, as `error` does.
+
+        Args:
+            command: The subcommand.
+            message: What is wrong.
+        """
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - argparse's only handle
+                action.choices[command].error(message)
+        self.error(message)
+
+
+def make_console(stream: IO[str] | None = None) -> Console:
+    """Returns a rich console for tables of this command, at most `MAX_WIDTH` columns wide.
+
+    Args:
+        stream: Where to draw; standard output by default.
+
+    Raises:
+        ModuleNotFoundError: rich is not installed.
+    """
+    from rich.console import Console  # noqa: PLC0415 - optional, and only help needs it
+
+    console = Console(file=stream, highlight=False)
+    if console.width > MAX_WIDTH:
+        console = Console(file=stream, highlight=False, width=MAX_WIDTH)
+    return console
+
+
+def print_table(title: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    """Prints a table: drawn with rich, or as lines with tabs where rich is not installed.
+
+    Args:
+        title: One line above the table.
+        header: Names of the columns; the first column is the name of the row.
+        rows: The cells.
+    """
+    if importlib.util.find_spec("rich") is None:
+        sys.stdout.write("\n".join([title, *("\t".join(cells) for cells in (header, *rows)), ""]))
+        return
+    from rich import box  # noqa: PLC0415 - optional
+    from rich.table import Table  # noqa: PLC0415 - optional
+    from rich.text import Text  # noqa: PLC0415 - optional
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.title_style = "bold"
+    for position, name in enumerate(header):
+        first = position == 0
+        table.add_column(name, style=_NAME_STYLE if first else "", overflow="fold", no_wrap=False)
+    for cells in rows:
+        table.add_row(*(Text(cell) for cell in cells))
+    make_console().print(table)
+
+
+def _draw_help(parser: argparse.ArgumentParser, stream: IO[str]) -> None:
+    from rich.padding import Padding  # noqa: PLC0415 - optional
+    from rich.text import Text  # noqa: PLC0415 - optional
+
+    console = make_console(stream)
+    usage = parser.format_usage().removeprefix("usage:").strip()
+    console.print(Text.assemble(("Usage  ", "bold"), " ".join(usage.split())))
+    if parser.description:
+        console.print(Padding(Text(parser.description), (1, 0, 0, 2)))
+    for title, rows in _sections(parser):
+        console.print(Padding(_two_columns(title, rows), (1, 0, 0, 0)))
+    if parser.epilog:
+        console.print(Padding(Text(parser.epilog.rstrip()), (1, 0, 0, 0)))
+
+
+def _two_columns(title: str, rows: list[tuple[str, str]]) -> RenderableType:
+    from rich import box  # noqa: PLC0415 - optional
+    from rich.panel import Panel  # noqa: PLC0415 - optional
+    from rich.table import Table  # noqa: PLC0415 - optional
+    from rich.text import Text  # noqa: PLC0415 - optional
+
+    grid = Table.grid(padding=(0, 2), expand=True)
+    grid.add_column(style=_NAME_STYLE, no_wrap=True)
+    grid.add_column(ratio=1)
+    for name, text in rows:
+        grid.add_row(Text(name), Text(text))
+    return Panel(grid, title=title, title_align="left", box=box.ROUNDED, border_style="dim")
+
+
+def _sections(parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Yields a title and rows for each group of arguments that has any."""
+    formatter = parser.formatter_class(prog=parser.prog)
+    for group in parser._action_groups:  # noqa: SLF001 - argparse has no public way to list them
+        rows: list[tuple[str, str]] = []
+        for action in group._group_actions:  # noqa: SLF001 - the same
+            rows.extend(_rows(action, formatter))
+        if rows:
+            yield (group.title or "").capitalize(), rows
+
+
+def _rows(
+    action: argparse.Action,
+    formatter: argparse.HelpFormatter,
+) -> Iterator[tuple[str, str]]:
+    if action.help == argparse.SUPPRESS:
+        return
+    if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - argparse's only handle
+        for choice in action._get_subactions():  # noqa: SLF001 - the same
+            yield choice.dest, choice.help or ""
+        return
+    name = formatter._format_action_invocation(action)  # noqa: SLF001 - joins flags and metavar
+    yield name, formatter._expand_help(action) if action.help else ""  # noqa: SLF001 - %(default)s
+
+
+def _suggest_command(parser: argparse.ArgumentParser, message: str) -> str:
+    """Returns a suggestion where argparse complains about an unknown command or option."""
+    given = message.partition("invalid choice: ")[2].split(" ")[0].strip("'")
+    if not given and "unrecognized arguments: " in message:
+        given = message.partition("unrecognized arguments: ")[2].split(" ")[0].partition("=")[0]
+    words: list[Any] = []
+    for action in parser._actions:  # noqa: SLF001 - argparse has no public way to list them
+        words += [*action.option_strings, *(action.choices or ())]
+    return did_you_mean(given, map(str, words)) if given else ""

@@ -1,0 +1,67 @@
+"""`fastvideo COMMAND …`: collects the commands and runs one.
+
+Each command is a module with `add_parser(subparsers)`, which sets `run` on its parser. Nothing
+heavy is imported before a command runs, so help appears at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import fastvideo
+from fastvideo.cli import preprocess, show_envs, show_regions, tiny_assets, train
+from fastvideo.cli.help import HelpfulParser
+from fastvideo.errors import FastVideoError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COMMANDS = (train, preprocess, tiny_assets, show_envs, show_regions)
+"""The modules of the commands, in the order help lists them."""
+
+_DESCRIPTION = "Train video diffusion models and see where every step's time goes."
+_EPILOG = "Each command has its own help: fastvideo COMMAND --help"
+_USAGE_ERROR = 2
+
+
+def build_parser() -> HelpfulParser:
+    """Returns the parser of the whole command line."""
+    parser = HelpfulParser(
+        prog="fastvideo", description=_DESCRIPTION, epilog=_EPILOG, allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"fastvideo {fastvideo.__version__}")
+    subparsers = parser.add_subparsers(
+        title="commands", metavar="COMMAND", dest="command", parser_class=HelpfulParser
+    )
+    for command in COMMANDS:
+        command.add_parser(subparsers)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command line.
+
+    Args:
+        argv: The words after `fastvideo`; by default this process's.
+
+    Returns:
+        The exit status: 0 for success, 2 for a mistake of the caller, which is one line on
+        standard error. Anything unexpected leaves as an exception with its traceback.
+    """
+    parser = build_parser()
+    args, rest = parser.parse_known_args(sys.argv[1:] if argv is None else list(argv))
+    if args.command is None:
+        parser.print_help()
+        return 0
+    if rest and not getattr(args, "takes_overrides", False):
+        parser.error_in(args.command, f"unrecognized arguments: {' '.join(rest)}")
+    args.rest = rest
+    try:
+        return int(args.run(args))
+    except (FastVideoError, FileNotFoundError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return _USAGE_ERROR
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return 130

@@ -1,0 +1,63 @@
+"""`fastvideo train`: checks the run file, then becomes torchrun."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from fastvideo.errors import ConfigError, import_extra
+from fastvideo.train.entrypoint.arguments import TrainArguments, add_arguments, collect_arguments
+
+if TYPE_CHECKING:
+    import argparse
+
+_DESCRIPTION = """\
+Trains from a run file, with one process per GPU of this machine; on a machine without
+GPUs, one process on the CPU. The run file and the overrides are checked first.
+
+Environment: NUM_GPUS, NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT, WANDB_API_KEY,
+WANDB_MODE. Relative paths are relative to the current directory."""
+
+
+def add_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type is private
+    """Adds the command to the parser's subcommands."""
+    parser = subparsers.add_parser(
+        "train",
+        help="train from a YAML run file, one process per GPU",
+        description=_DESCRIPTION,
+        allow_abbrev=False,
+    )
+    add_arguments(parser)
+    parser.add_argument(
+        "--num-gpus",
+        type=int,
+        metavar="N",
+        help="processes on this machine (default: NUM_GPUS, or all GPUs)",
+    )
+    parser.set_defaults(run=run, takes_overrides=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Replaces this process by torchrun, so that signals and the exit status are torchrun's.
+
+    Args:
+        args: The parsed options; `args.rest` holds the overrides.
+
+    Raises:
+        ConfigError: The run file, an override or a number in the environment is wrong.
+    """
+    import_extra("yaml", extra="train")
+    from fastvideo.train.launcher import plan_launch  # noqa: PLC0415 - needs the extra
+    from fastvideo.train.run_config import load_run_config  # noqa: PLC0415 - needs the extra
+
+    if args.num_gpus is not None and args.num_gpus < 1:
+        message = f"--num-gpus: expected a whole number of at least 1, got {args.num_gpus}"
+        raise ConfigError(message)
+    arguments: TrainArguments = collect_arguments(args, args.rest)
+    load_run_config(arguments.config, arguments.overrides)
+    plan = plan_launch(arguments, os.environ, num_gpus=args.num_gpus)
+    for note in plan.notes:
+        sys.stderr.write(f"fastvideo: {note}\n")
+    sys.stderr.flush()
+    os.execve(plan.argv[0], plan.argv, dict(plan.environ))  # noqa: S606 - fixed program, no shell

@@ -1,0 +1,184 @@
+"""The trainer's program: one process per device, started by torchrun or alone.
+
+    python -m fastvideo.train.entrypoint.train --config run.yaml --training.data.seed 7
+
+An exception ends the process with status 1 and its traceback, SIGTERM and SIGINT with 128 plus the
+signal's number; kernel traces, trackers and the process group are closed in every case.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.elastic.multiprocessing.errors import record
+
+from fastvideo import envs
+from fastvideo.distributed import (
+    cleanup_dist_env_and_memory,
+    get_world_rank,
+    get_world_size,
+    maybe_init_distributed_environment_and_model_parallel,
+)
+from fastvideo.errors import ConfigError
+from fastvideo.logger import configure_logging, init_logger
+from fastvideo.profiler import get_or_create_profiler, profiler_region
+from fastvideo.train.builder import build_from_config
+from fastvideo.train.entrypoint.arguments import TrainArguments, parse_arguments
+from fastvideo.train.entrypoint.termination import Terminated, terminate_by_exception
+from fastvideo.train.mesh import reconcile_mesh
+from fastvideo.train.run_config import RunConfig, load_run_config
+from fastvideo.train.trainer import Trainer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fastvideo.train.config import TrainingConfig
+    from fastvideo.train.methods.base import TrainingMethod
+
+logger = init_logger(__name__)
+
+RUN_FILE_NAME = "run.yaml"
+"""Name under which the tracker keeps the run file."""
+
+_LATEST = "latest"
+_CONFIG_MODULES = (
+    "fastvideo.train.mesh",
+    "fastvideo.train.run_config",
+    "fastvideo.train.typed_section",
+    "fastvideo.train.yaml_file",
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Trains from a command line.
+
+    Args:
+        argv: The words after the program's name; by default this process's.
+
+    Returns:
+        0. Anything else leaves as an exception.
+    """
+    arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
+    configure_logging(envs.FASTVIDEO_LOG_LEVEL, rank=get_world_rank())
+    if get_world_rank() != 0:
+        _leave_config_warnings_to_rank_zero()
+    with terminate_by_exception():
+        _run(arguments)
+    return 0
+
+
+def reject_unavailable(training: TrainingConfig) -> None:
+    """Refuses what this version cannot do, before anything is loaded.
+
+    Args:
+        training: The typed section.
+
+    Raises:
+        ConfigError: Checkpoints are to be saved, or the run is to continue from one. Resuming from
+            "latest" where there is no checkpoint starts afresh and is fine.
+    """
+    checkpoint = training.checkpoint
+    key = "training.checkpoint.training_state_checkpointing_steps"
+    if checkpoint.training_state_checkpointing_steps > 0:
+        message = (
+            f"{key}: saving checkpoints is not available in this version, "
+            f"got {checkpoint.training_state_checkpointing_steps}. Set --{key} 0"
+        )
+        raise ConfigError(message)
+    resume = checkpoint.resume_from_checkpoint
+    found = _checkpoints(checkpoint.output_dir)
+    if not resume or (resume == _LATEST and not found):
+        return
+    key = "training.checkpoint.resume_from_checkpoint"
+    what = f"{resume!r}, which is {found[-1]}" if resume == _LATEST else repr(resume)
+    message = (
+        f"{key}: resuming is not available in this version, got {what}. "
+        f"Start afresh with --{key} null"
+    )
+    raise ConfigError(message)
+
+
+def _run(arguments: TrainArguments) -> None:
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic = True
+    cfg = load_run_config(arguments.config, arguments.overrides)
+    reject_unavailable(cfg.training)
+    mesh = cfg.training.distributed
+    reconcile_mesh(mesh, get_world_size(), strict=envs.FASTVIDEO_STRICT_MESH)
+    controller = None
+    try:
+        maybe_init_distributed_environment_and_model_parallel(mesh.tp_size, mesh.sp_size)
+        controller = get_or_create_profiler(envs.FASTVIDEO_TORCH_PROFILER_DIR or None)
+        with profiler_region("model_loading"):
+            _, method, dataloader, start_step = build_from_config(cfg)
+        if arguments.dry_run:
+            _report_dry_run(cfg, method)
+            return
+        _train(cfg, arguments.config, method, dataloader=dataloader, start_step=start_step)
+    except Terminated as stop:
+        logger.warning("stopping on %s; writing what is pending", stop.signal.name)
+        raise
+    finally:
+        if controller is not None:
+            controller.stop()
+        cleanup_dist_env_and_memory()
+
+
+def _train(
+    cfg: RunConfig,
+    config_path: Path,
+    method: TrainingMethod,
+    *,
+    dataloader: Any,  # noqa: ANN401 - any iterable of batches
+    start_step: int,
+) -> None:
+    trainer = Trainer(cfg.training, config=cfg.resolved_config(), callback_configs=cfg.callbacks)
+    try:
+        trainer.tracker.log_file(config_path, name=RUN_FILE_NAME)
+        trainer.run(
+            method,
+            dataloader=dataloader,
+            max_steps=cfg.training.loop.max_train_steps,
+            start_step=start_step,
+        )
+    except BaseException as error:
+        trainer.tracker.finish(exit_code=error.status if isinstance(error, Terminated) else 1)
+        raise
+
+
+def _report_dry_run(cfg: RunConfig, method: TrainingMethod) -> None:
+    logger.info(
+        "dry run succeeded: %s with %s on %d process(es), %d steps configured",
+        type(method).__name__,
+        ", ".join(sorted(cfg.models)),
+        cfg.training.distributed.num_gpus,
+        cfg.training.loop.max_train_steps,
+    )
+
+
+def _checkpoints(output_dir: str) -> list[Path]:
+    """Returns complete checkpoints below a run's output directory, oldest step first."""
+    if not output_dir:
+        return []
+    found = {}
+    for path in Path(output_dir).expanduser().glob("checkpoint-*/dcp"):
+        step = path.parent.name.removeprefix("checkpoint-")
+        if step.isdecimal():
+            found[int(step)] = path.parent
+    return [found[step] for step in sorted(found)]
+
+
+def _leave_config_warnings_to_rank_zero() -> None:
+    """All ranks read the same file; one of them complaining is enough."""
+    for name in _CONFIG_MODULES:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", message=r".* does not take .*; ignored", category=UserWarning)
+
+
+if __name__ == "__main__":
+    sys.exit(record(main)())
