@@ -1,9 +1,10 @@
 """Rectified flow: the straight path between data and noise, and the schedules along it.
 
-x_sigma = (1 - sigma)·x₀ + sigma·ε with velocity v = ε - x₀ (Lipman et al. 2023, "Flow Matching for Generative
-Modeling"; Liu et al. 2023, "Flow Straight and Fast"). A timestep t in (0, N] stands for sigma = t / N
-exactly: no table is searched, so no rounding depends on the schedule that drew it. Shifting a
-schedule by s moves it towards noise, sigma' = s·sigma / (1 + (s - 1)·sigma) (Esser et al. 2024, section 5.3.2).
+x_sigma = (1 - sigma)·x₀ + sigma·ε with velocity v = ε - x₀ (Lipman et al. 2023, "Flow Matching for
+Generative Modeling"; Liu et al. 2023, "Flow Straight and Fast"). A timestep t in (0, N] stands for
+sigma = t / N exactly: no table is searched, so no rounding depends on the schedule that drew it.
+Shifting a schedule by s moves it towards noise, sigma' = s·sigma / (1 + (s - 1)·sigma) (Esser et
+al. 2024, "Scaling Rectified Flow Transformers", section 5.3.2).
 
 Shapes in names: B samples, T latent frames, C channels, HxW latent pixels.
 """
@@ -129,7 +130,7 @@ def sigma_of(timestep: Tensor, like_BTCHW: Tensor, num_train_timesteps: int) -> 
 
 
 def interpolate(clean_BTCHW: Tensor, noise_BTCHW: Tensor, sigma: Tensor) -> Tensor:  # noqa: N803
-    """Returns (1 - sigma)·x₀ + sigma·ε in the dtype of the clean latents, computed in float32 or wider."""
+    """Returns (1 - sigma)·x₀ + sigma·ε in the dtype of x₀, computed in float32 or wider."""
     wide = torch.promote_types(clean_BTCHW.dtype, torch.float32)
     level = sigma.to(wide)
     mixed = (1 - level) * clean_BTCHW.to(wide) + level * noise_BTCHW.to(wide)
@@ -137,7 +138,7 @@ def interpolate(clean_BTCHW: Tensor, noise_BTCHW: Tensor, sigma: Tensor) -> Tens
 
 
 def clean_from_velocity(noisy_BTCHW: Tensor, velocity_BTCHW: Tensor, sigma: Tensor) -> Tensor:  # noqa: N803
-    """Returns x̂₀ = x_sigma - sigma·v̂, computed in float64 and given in the dtype of the velocity."""
+    """Returns x̂₀ = x_sigma - sigma·v̂, computed in float64, in the dtype of the velocity."""
     clean = noisy_BTCHW.double() - sigma.double() * velocity_BTCHW.double()
     return clean.to(velocity_BTCHW.dtype)
 
