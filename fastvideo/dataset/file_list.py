@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastvideo import envs
 from fastvideo.dataset.arrow import pa, pq
 from fastvideo.dataset.file_list_cache import FileKey, FileListCache
-from fastvideo.errors import DataError, FastVideoError
+from fastvideo.dataset.model_files import cache_directory
+from fastvideo.errors import ConfigError, DataError, FastVideoError
 from fastvideo.logger import init_logger
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def parse_data_path_specs(path: DataPath) -> list[PathSpec]:
     """
     if isinstance(path, str | os.PathLike):
         text = os.fspath(path)
-        pairs = [(text, "1")] if Path(text).exists() else _split_specs(text)
+        pairs = [(text, "1")] if text and Path(text).exists() else _split_specs(text)
     elif isinstance(path, Mapping):
         pairs = [(os.fspath(name), str(repeat)) for name, repeat in path.items()]
     else:
@@ -87,7 +87,7 @@ def _whole_number(name: str, repeat: str) -> int:
         return int(repeat)
     except ValueError as error:
         message = f"{_WHERE}: the repeat of {name!r} must be a whole number, got {repeat!r}"
-        raise DataError(message) from error
+        raise ConfigError(message) from error
 
 
 def get_parquet_files_and_length(path: DataPath) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -104,7 +104,8 @@ def get_parquet_files_and_length(path: DataPath) -> tuple[tuple[str, ...], tuple
 
     Raises:
         MissingDataError: No parquet file there (a ``FileNotFoundError``).
-        DataError: A file is damaged (the message names it), or a repeat is no whole number.
+        ConfigError: A repeat is no whole number.
+        DataError: A file is damaged; the message names it.
     """
     specs = parse_data_path_specs(path)
     entries = [entry for spec in specs for entry in _root_files(spec.path) * spec.repeat]
@@ -174,7 +175,7 @@ def _cached_rows(root: Path, keys: Sequence[FileKey]) -> dict[FileKey, int]:
     The lock makes it one scan per node: the process that comes first counts, the others wait and
     find the counts. It needs no process group, and a process that dies gives it back.
     """
-    folder = user_cache_dir() / "file_lists"
+    folder = cache_directory() / "file_lists"
     name = hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:24]
     cache = FileListCache(root, fallback=folder / f"{name}.json")
     with _exclusive(folder / f"{name}.lock"):
@@ -207,12 +208,3 @@ def _exclusive(lock: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def user_cache_dir() -> Path:
-    """Returns the directory for caches: ``FASTVIDEO_CACHE_DIR``, else below the user's cache."""
-    chosen = str(envs.FASTVIDEO_CACHE_DIR)
-    if chosen:
-        return Path(chosen).expanduser().absolute()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser().absolute() / "fastvideo"

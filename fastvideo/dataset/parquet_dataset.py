@@ -163,8 +163,9 @@ class LatentsParquetMapStyleDataset(Dataset[Batch]):
             batch[_TEXT], batch["text_attention_mask"] = pad_text(
                 embeddings, self.text_padding_length
             )
-            dropped = [self._drops_text(indices.epoch, index) for index in indices]
-            batch[_TEXT][torch.tensor(dropped)] = 0.0
+            for number, index in enumerate(indices):
+                if self._drops_text(indices.epoch, index):
+                    batch[_TEXT][number] = 0.0
         batch["info_list"] = [self._info(row) for row in rows]
         batch["caption_text"] = [info["prompt"] for info in batch["info_list"]]
         return batch

@@ -42,7 +42,7 @@ def tensor_record(name: str, tensor: torch.Tensor | np.ndarray[Any, Any]) -> dic
         DataError: The dtype cannot be stored.
     """
     if isinstance(tensor, np.ndarray):
-        dtype, array = str(tensor.dtype), tensor
+        dtype, array = tensor.dtype.name, tensor
     else:
         dtype = str(tensor.dtype).removeprefix("torch.")
         plain = tensor.detach().cpu().contiguous()
@@ -121,7 +121,9 @@ class StoredTensor:
         """
         if self.is_empty:
             return
-        array = np.frombuffer(self.data, dtype=_STORAGE[self.dtype]).reshape(self.shape)[:rows]
+        array = np.frombuffer(self.data, dtype=_STORAGE[self.dtype]).reshape(self.shape)
+        if rows is not None:
+            array = array[:rows]
         if self.dtype == "bfloat16":
             # A bfloat16 is the upper half of the float32 with the same value.
             np.left_shift(array, 16, out=out.view("<u4"), dtype="<u4")
@@ -163,6 +165,6 @@ def stack_tensors(tensors: Sequence[StoredTensor]) -> torch.Tensor:
             )
             raise DataError(message)
     batch = np.empty((len(tensors), *first.shape), dtype=_STORAGE[batch_dtype(tensors)])
-    for row, tensor in zip(batch, tensors, strict=True):
-        tensor.copy_rows_into(row)
+    for number, tensor in enumerate(tensors):
+        tensor.copy_rows_into(batch[number, ...])
     return torch.from_numpy(batch)
