@@ -1,0 +1,58 @@
+"""Exports on a daemon thread of this process: what is done when there is no helper process."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import TYPE_CHECKING, Any
+
+from fastvideo.profiler.segment_export import export_segment
+
+if TYPE_CHECKING:
+    from fastvideo.profiler.segment_record import SegmentRecord
+
+
+class ExportThread:
+    """Runs :func:`export_segment` for one segment after the other."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[tuple[int, SegmentRecord, bool] | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="fastvideo-export", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: int, record: SegmentRecord, *, again: bool = False) -> None:
+        """Queues one segment.
+
+        Args:
+            job: Number that comes back with the result.
+            record: The segment.
+            again: Whether another exporter may have begun or even finished it.
+        """
+        self._jobs.put((job, record, again))
+
+    def receive(self) -> list[dict[str, Any]]:
+        """Returns the results that are there: objects with ``job`` and ``line``."""
+        self._ready.clear()
+        results = []
+        while True:
+            try:
+                results.append(self._results.get_nowait())
+            except queue.Empty:
+                return results
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Waits for a result, at most ``timeout_s`` seconds."""
+        self._ready.wait(timeout_s)
+
+    def close(self) -> None:
+        """Lets the thread end once it has done what is queued."""
+        self._jobs.put(None)
+
+    def _run(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            job, record, again = item
+            line = export_segment(record, again=again)
+            self._results.put({"job": job, "line": line})
+            self._ready.set()
