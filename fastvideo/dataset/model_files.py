@@ -7,14 +7,18 @@ Only files are read; no weights are loaded.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastvideo import envs
 from fastvideo.errors import ConfigError, DataError, did_you_mean, import_extra
 from fastvideo.logger import init_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 logger = init_logger(__name__)
 
@@ -157,6 +161,28 @@ def weight_files(path: Path) -> list[Path]:
         )
         raise DataError(message)
     return found
+
+
+def model_fingerprint(model_dir: Path, components: Sequence[str]) -> str:
+    """Returns a short hash that changes when a component's config or weight files change.
+
+    Configs count with their content; weight files with their names and sizes, because hashing
+    many gigabytes takes minutes.
+
+    Args:
+        model_dir: A model in diffusers layout.
+        components: Folder names, such as ``("vae", "text_encoder")``.
+
+    Raises:
+        DataError: A component, its config or its weights are missing.
+    """
+    digest = hashlib.sha256()
+    for component in components:
+        config = read_component_config(model_dir, component)
+        digest.update(json.dumps([component, config], sort_keys=True).encode())
+        for file in weight_files(model_dir / component):
+            digest.update(f"{file.name}:{file.stat().st_size};".encode())
+    return digest.hexdigest()[:16]
 
 
 def cache_directory() -> Path:

@@ -20,12 +20,23 @@ from uuid import uuid4
 
 import torch
 
-from fastvideo.dataset.encoders import encode_video, quiet_transformers
+from fastvideo.dataset.encoders import TextEncoder, encode_video, load_vae, quiet_transformers
+from fastvideo.dataset.records import (
+    VideoBatch,
+    basic_t2v_record_creator,
+    records_to_table,
+    text_only_record_creator,
+)
+from fastvideo.dataset.sample_store import DATASET_FOLDER, write_json_atomically
+from fastvideo.dataset.schema import pyarrow_schema_t2v, pyarrow_schema_text_only
+from fastvideo.dataset.writer import ParquetDatasetWriter
 from fastvideo.errors import DataError, import_extra
 from fastvideo.logger import init_logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from fastvideo.dataset.arrow import pa
 
 logger = init_logger(__name__)
 
@@ -34,6 +45,7 @@ MARKER_NAME = "tiny_assets.json"
 
 _FORMAT = 1
 _RENAME_ATTEMPTS = 5
+_CLIP_FPS = 16.0
 
 TRANSFORMER_CONFIG: dict[str, Any] = {
     "patch_size": (1, 2, 2),
@@ -134,10 +146,62 @@ def write_tiny_wan_model(out: str | Path, *, seed: int = 0) -> Path:
     _check_replaceable(target)
     with _staging_directory(target) as staging, quiet_transformers():
         _build_pipeline(seed).save_pretrained(staging)
-        marker = {"format": _FORMAT, "seed": seed, "files": _hashes(staging)}
-        (staging / MARKER_NAME).write_text(json.dumps(marker, indent=2) + "\n", encoding="utf-8")
-        _move_into_place(staging, target)
+        _mark_and_move(staging, target, seed)
     return target
+
+
+def write_tiny_assets(out: str | Path, *, seed: int = 0, rows: int = 16) -> dict[str, Path]:
+    """Writes a tiny model and everything a first training run needs beside it.
+
+    Args:
+        out: Directory that gets ``model/``, ``t2v/``, ``text_only/`` and ``validation.json``.
+            What an earlier call wrote there is replaced.
+        seed: Decides the weights and the drawn clips.
+        rows: Samples in each data set.
+
+    Returns:
+        The four paths, by those names without endings.
+
+    Raises:
+        DataError: One of the folders exists and was not written here.
+    """
+    root = Path(out).expanduser().absolute()
+    paths = {name: root / name for name in ("model", "t2v", "text_only")}
+    for path in paths.values():
+        _check_replaceable(path)
+    model = write_tiny_wan_model(paths["model"], seed=seed)
+    vae, text_encoder = load_vae(model), TextEncoder.from_model_dir(model)
+    clips = list(synthetic_clips(rows, seed=seed))
+    captions = [caption for _, caption in clips]
+    embeddings = text_encoder.encode(captions)
+    names = [f"drawn_{index:04d}" for index in range(rows)]
+    batch = VideoBatch(
+        video_file_name=names,
+        prompt=captions,
+        latents=[encode_video(vae, video[None])[0] for video, _ in clips],
+        prompt_embeds=embeddings,
+        width=[video.shape[-1] for video, _ in clips],
+        height=[video.shape[-2] for video, _ in clips],
+        fps=[_CLIP_FPS] * rows,
+    )
+    t2v = records_to_table(basic_t2v_record_creator(batch), pyarrow_schema_t2v)
+    texts = [
+        text_only_record_creator(*row) for row in zip(names, embeddings, captions, strict=True)
+    ]
+    _write_dataset(t2v, paths["t2v"], seed)
+    _write_dataset(records_to_table(texts, pyarrow_schema_text_only), paths["text_only"], seed)
+    validation = {"data": [{"caption": caption} for caption in captions[:2]]}
+    paths["validation"] = root / "validation.json"
+    write_json_atomically(paths["validation"], validation)
+    return paths
+
+
+def _write_dataset(table: pa.Table, target: Path, seed: int) -> None:
+    with _staging_directory(target) as staging:
+        writer = ParquetDatasetWriter(staging / DATASET_FOLDER, table.num_rows)
+        writer.append_table(table)
+        writer.flush()
+        _mark_and_move(staging, target, seed)
 
 
 def cached_tiny_wan_model(cache_dir: Path, *, seed: int = 0) -> Path:
@@ -314,7 +378,7 @@ def _check_replaceable(target: Path) -> None:
     if not target.exists():
         return
     if not target.is_dir():
-        message = f"{target} is a file; expected a directory to write the tiny model to"
+        message = f"{target} is a file; expected a directory to write to"
         raise DataError(message)
     if any(target.iterdir()) and not (target / MARKER_NAME).is_file():
         message = (
@@ -343,6 +407,12 @@ def _hashes(directory: Path) -> dict[str, str]:
         for path in files
         if path.name != MARKER_NAME
     }
+
+
+def _mark_and_move(staging: Path, target: Path, seed: int) -> None:
+    marker = {"format": _FORMAT, "seed": seed, "files": _hashes(staging)}
+    (staging / MARKER_NAME).write_text(json.dumps(marker, indent=2) + "\n", encoding="utf-8")
+    _move_into_place(staging, target)
 
 
 def _move_into_place(staging: Path, target: Path) -> None:
