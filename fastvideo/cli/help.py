@@ -78,44 +78,58 @@ def make_console(stream: IO[str] | None = None) -> Console:
     return console
 
 
-def print_table(title: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Prints a table: drawn with rich, or as lines with tabs where rich is not installed.
+def print_table(title: str, header: tuple[str, str], rows: Sequence[tuple[str, ...]]) -> None:
+    """Prints a table of two columns: drawn with rich, or as lines with tabs where rich is missing.
 
     Args:
         title: One line above the table.
-        header: Names of the columns; the first column is the name of the row.
-        rows: The cells.
+        header: Names of the columns.
+        rows: The name of the row, which is never broken; the second cell; and optionally a line
+            of explanation below the name.
     """
     if importlib.util.find_spec("rich") is None:
         sys.stdout.write("\n".join([title, *("\t".join(cells) for cells in (header, *rows)), ""]))
         return
     from rich import box  # noqa: PLC0415 - optional
+    from rich.console import Group  # noqa: PLC0415 - optional
+    from rich.padding import Padding  # noqa: PLC0415 - optional
     from rich.table import Table  # noqa: PLC0415 - optional
     from rich.text import Text  # noqa: PLC0415 - optional
 
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.title_style = "bold"
-    for position, name in enumerate(header):
-        first = position == 0
-        table.add_column(name, style=_NAME_STYLE if first else "", overflow="fold", no_wrap=False)
-    for cells in rows:
-        table.add_row(*(Text(cell) for cell in cells))
+    longest = max((len(row[0]) for row in rows), default=0)
+    table.add_column(header[0], min_width=longest)
+    table.add_column(header[1], overflow="fold")
+    for name, cell, *explanation in rows:
+        below = (Padding(Text(line), (0, 0, 0, 2)) for line in explanation)
+        table.add_row(Group(Text(name, style=_NAME_STYLE), *below), Text(cell))
     make_console().print(table)
 
 
 def _draw_help(parser: argparse.ArgumentParser, stream: IO[str]) -> None:
-    from rich.padding import Padding  # noqa: PLC0415 - optional
+    from rich.table import Table  # noqa: PLC0415 - optional
     from rich.text import Text  # noqa: PLC0415 - optional
 
     console = make_console(stream)
-    usage = parser.format_usage().removeprefix("usage:").strip()
-    console.print(Text.assemble(("Usage  ", "bold"), " ".join(usage.split())))
-    if parser.description:
-        console.print(Padding(Text(parser.description), (1, 0, 0, 2)))
+    words = parser.format_usage().removeprefix("usage:").split()
+    usage = Table.grid(padding=(0, 2))
+    usage.add_row(Text("Usage", style="bold"), Text(" ".join(words)))
+    console.print(usage)
+    for paragraph in _paragraphs(parser.description or ""):
+        console.print("", Text(paragraph), sep="\n")
     for title, rows in _sections(parser):
-        console.print(Padding(_two_columns(title, rows), (1, 0, 0, 0)))
+        console.print("", _two_columns(title, rows), sep="\n")
     if parser.epilog:
-        console.print(Padding(Text(parser.epilog.rstrip()), (1, 0, 0, 0)))
+        console.print("", Text(parser.epilog.rstrip()), sep="\n")
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    """Yields paragraphs as single lines, for the console to wrap; indented ones as they are."""
+    for paragraph in text.strip().split("\n\n"):
+        lines = paragraph.splitlines()
+        indented = any(line.startswith(" ") for line in lines[1:])
+        yield paragraph if indented else " ".join(lines)
 
 
 def _two_columns(title: str, rows: list[tuple[str, str]]) -> RenderableType:
@@ -135,7 +149,9 @@ def _two_columns(title: str, rows: list[tuple[str, str]]) -> RenderableType:
 def _sections(parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """Yields a title and rows for each group of arguments that has any."""
     formatter = parser.formatter_class(prog=parser.prog)
-    for group in parser._action_groups:  # noqa: SLF001 - argparse has no public way to list them
+    groups = list(parser._action_groups)  # noqa: SLF001 - argparse has no public way to list them
+    groups.sort(key=lambda group: group is not parser._subparsers)  # noqa: SLF001 - commands first
+    for group in groups:
         rows: list[tuple[str, str]] = []
         for action in group._group_actions:  # noqa: SLF001 - the same
             rows.extend(_rows(action, formatter))

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         (variable.name, describe_value(variable), variable.help)
         for variable in envs.VARIABLES.values()
     ]
-    print_table("Environment variables", ("variable", "value", "what it does"), rows)
+    print_table("Environment variables", ("variable", "value"), rows)
     return 0
 
 

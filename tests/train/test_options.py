@@ -84,7 +84,7 @@ def test_refusal_names_path_expected_and_given() -> None:
 
 def test_choice_suggests_the_nearest() -> None:
     """A misspelt choice is answered with the list and the nearest one."""
-    with pytest.raises(ConfigError, match="one of constant, cosine.*Did you mean 'cosine'"):
+    with pytest.raises(ConfigError, match=r"one of constant, cosine.*Did you mean 'cosine'"):
         options.as_choice("cosin", ("constant", "cosine"), where="x")
 
 

@@ -82,7 +82,7 @@ def test_cast_order(text: str, value: object) -> None:
 
 def test_broken_list_names_the_option() -> None:
     """A list that is no YAML is refused with the option it belongs to."""
-    with pytest.raises(ConfigError, match="--method.steps"):
+    with pytest.raises(ConfigError, match=r"--method\.steps"):
         _apply({}, "--method.steps", "[1, {]")
 
 

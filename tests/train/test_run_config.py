@@ -25,7 +25,7 @@ MINIMAL: dict[str, Any] = {
 
 
 @pytest.fixture
-def load(tmp_path: Path) -> Any:  # noqa: ANN401 - a function
+def load(tmp_path: Path) -> Any:
     """Writes a mapping as a run file and loads it."""
 
     def write_and_load(content: object, *overrides: str) -> RunConfig:
