@@ -138,17 +138,13 @@ def _train(
     start_step: int,
 ) -> None:
     trainer = Trainer(cfg.training, config=cfg.resolved_config(), callback_configs=cfg.callbacks)
-    try:
-        trainer.tracker.log_file(config_path, name=RUN_FILE_NAME)
-        trainer.run(
-            method,
-            dataloader=dataloader,
-            max_steps=cfg.training.loop.max_train_steps,
-            start_step=start_step,
-        )
-    except BaseException as error:
-        trainer.tracker.finish(exit_code=error.status if isinstance(error, Terminated) else 1)
-        raise
+    trainer.tracker.log_file(config_path, name=RUN_FILE_NAME)
+    trainer.run(
+        method,
+        dataloader=dataloader,
+        max_steps=cfg.training.loop.max_train_steps,
+        start_step=start_step,
+    )
 
 
 def _report_dry_run(cfg: RunConfig, method: TrainingMethod) -> None:
