@@ -1,0 +1,108 @@
+"""What torch's profiler does in its corners, and how this package stays clear of it.
+
+- The first session of a process imports for over a second.
+- Kineto writes to standard error, and reads how much only when its first session begins.
+- A second profiler on another thread ends the first; touching that one again crashes the process.
+- Stopping on a thread that did not start does nothing, and says nothing.
+- A child forked inside a session records every operator for the rest of its life.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch.autograd import profiler as autograd_profiler
+from torch.profiler import ProfilerActivity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KINETO_LOG_LEVEL: Final = "KINETO_LOG_LEVEL"
+_SILENT: Final = "6"
+
+Annotation = autograd_profiler.record_function
+
+
+def existing_activities() -> tuple[ProfilerActivity, ...]:
+    """Returns the activities this machine has: CPU, and CUDA where there is a device."""
+    supported = torch.autograd._supported_activities()  # type: ignore[attr-defined] # noqa: SLF001
+    wanted = [ProfilerActivity.CPU]
+    if ProfilerActivity.CUDA in supported and torch.cuda.is_available():
+        wanted.append(ProfilerActivity.CUDA)
+    return tuple(wanted)
+
+
+def warm_up() -> None:
+    """Pays for the imports of the first session.
+
+    It runs no session: an empty one can cost a later one its first CUDA kernels. An annotation
+    outside of any session records nothing.
+    """
+    with contextlib.suppress(Exception):
+        __import__("torch._inductor.config")
+    end_annotation(begin_annotation("fastvideo.warm_up"))
+
+
+def begin_annotation(text: str) -> Annotation:
+    """Opens an annotation in whatever profiler records on this thread."""
+    annotation = Annotation(text)
+    annotation.__enter__()  # type: ignore[no-untyped-call]
+    return annotation
+
+
+def end_annotation(annotation: Annotation) -> None:
+    """Ends what :func:`begin_annotation` opened; on any thread, but once."""
+    annotation.__exit__(None, None, None)
+
+
+def a_profiler_runs() -> bool:
+    """Tells whether a profiler runs in this process, or one was left in an unsafe state here."""
+    return _flagged() or _records_here()
+
+
+def session_is_intact() -> bool:
+    """Tells whether the session that this thread started is still its own and safe to touch."""
+    return _flagged() and _records_here()
+
+
+def force_off() -> None:
+    """Leaves torch without a running profiler, as far as that is safe."""
+    if session_is_intact():
+        with contextlib.suppress(Exception):
+            torch.autograd._disable_profiler()  # type: ignore[attr-defined]  # noqa: SLF001
+    autograd_profiler._run_on_profiler_stop()  # type: ignore[no-untyped-call]  # noqa: SLF001
+
+
+def release_after_fork() -> None:
+    """Ends recording in a child that was forked inside a session.
+
+    Closing the session there could wait for threads that exist in the parent only, so the child's
+    thread stops calling profilers at all.
+    """
+    if _records_here():
+        torch.autograd._enable_record_function(False)  # type: ignore[attr-defined]  # noqa: SLF001
+    autograd_profiler._run_on_profiler_stop()  # type: ignore[no-untyped-call]  # noqa: SLF001
+
+
+@contextlib.contextmanager
+def kineto_silenced() -> Iterator[None]:
+    """Sets kineto's log level while its first session begins, unless the user chose one."""
+    if KINETO_LOG_LEVEL in os.environ:
+        yield
+        return
+    os.environ[KINETO_LOG_LEVEL] = _SILENT
+    try:
+        yield
+    finally:
+        os.environ.pop(KINETO_LOG_LEVEL, None)
+
+
+def _flagged() -> bool:
+    return bool(autograd_profiler._is_profiler_enabled)  # noqa: SLF001
+
+
+def _records_here() -> bool:
+    return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]  # noqa: SLF001
