@@ -7,6 +7,7 @@ runs on a daemon thread of this process instead: slower for training, but nothin
 from __future__ import annotations
 
 import collections
+import logging
 import os
 import threading
 import time
@@ -29,7 +30,8 @@ logger = init_logger(__name__)
 MAX_WAITING: Final = 512
 """Segments that may wait for export. More than the most a process records by default."""
 
-_WAIT_S = 0.2
+_WAIT_S: Final = 0.2
+_LOUD: Final = {"failed", "summary_failed", "no_kernels", "kernels_lost"}
 
 
 class SegmentExporter:
@@ -202,15 +204,21 @@ class SegmentExporter:
 
     def _tell(self, line: dict[str, Any]) -> None:
         """Logs what is wrong with a finished segment, each kind of fault once."""
-        if line["status"] == "failed":
+        if line["error"] is not None:
+            what, where = "cannot be exported", "its native trace is gone"
+            if line["files"]:
+                what, where = "has no summary", f"its trace is {line['files']['trace']}"
+            elif line["raw_file"]:
+                where = f"its native trace stays at {line['raw_file']}"
             self._say_once(
-                "failed",
-                "cannot export kernel-trace segment %s of region %s: %s. Its native trace stays at "
-                "%s. Training goes on; later failures of this kind are only in the segment index",
+                line["status"],
+                "kernel-trace segment %s of region %s %s: %s; %s. Training goes on, and later "
+                "failures of this kind are only in the segment index",
                 line["index"],
                 line["region"],
+                what,
                 line["error"],
-                line["raw_file"],
+                where,
             )
         for warning in line["warnings"]:
             self._say_once(
@@ -230,8 +238,7 @@ class SegmentExporter:
         if kind in self._said:
             return
         self._said.add(kind)
-        loud = kind in {"failed", "no_kernels"}
-        (logger.error if loud else logger.warning)(message, *args)
+        logger.log(logging.ERROR if kind in _LOUD else logging.WARNING, message, *args)
 
     def _refuse(self, record: SegmentRecord) -> None:
         self._say_once(
@@ -252,7 +259,7 @@ class SegmentExporter:
             reason,
         )
         if self._helper is not None:
-            self._helper.wait(0)
+            self._helper.kill()
             self._helper = None
         self._thread = ExportThread()
         for job, record in self._waiting.items():

@@ -23,6 +23,7 @@ _WORKER = Path(__file__).with_name("export_worker.py")
 _PIPE_BYTES = 1 << 20
 _READ_BYTES = 1 << 16
 _ERROR_TAIL = 2000
+_KILL_S = 0.5
 
 
 class HelperProcess:
@@ -134,10 +135,15 @@ class HelperProcess:
             pipe.close()
         return True
 
+    def kill(self) -> None:
+        """Ends a helper that is of no use any more, at once."""
+        self._process.kill()
+        self.wait(_KILL_S)
+
     def last_words(self) -> str:
         """Returns how the helper ended: its exit code and the end of what it said."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(0.5)
+            self._process.wait(_KILL_S)
         said = ""
         with contextlib.suppress(OSError, ValueError):
             said = os.read(self._stderr.fileno(), _READ_BYTES).decode(errors="replace")

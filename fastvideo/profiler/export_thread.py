@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import queue
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from fastvideo.profiler.segment_export import export_segment
+from fastvideo.profiler.segment_export import export_segment, refuse_segment
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fastvideo.profiler.segment_record import SegmentRecord
+
+_TOO_BIG: Final = "the trace is too big to be exported in the trainer's own process"
+
+MAX_RAW_BYTES: Final = 256_000_000
+"""Native traces above this size are not read in the trainer's process: they could take its memory,
+as they may have taken the helper's."""
 
 
 class ExportThread:
@@ -53,6 +61,16 @@ class ExportThread:
     def _run(self) -> None:
         while (item := self._jobs.get()) is not None:
             job, record, again = item
-            line = export_segment(record, again=again)
+            if _size(record.raw_path) > MAX_RAW_BYTES:
+                line = refuse_segment(record, _TOO_BIG)
+            else:
+                line = export_segment(record, again=again)
             self._results.put({"job": job, "line": line})
             self._ready.set()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -33,7 +33,7 @@ _OOM_SCORE: Final = "500"
 _PACKAGE: Final = "fastvideo_segment_export"
 
 
-class _OutOfTimeError(Exception):
+class _OutOfTime(BaseException):
     """The drain limit has passed."""
 
 
@@ -106,7 +106,7 @@ def main() -> int:
             record = records.SegmentRecord.from_json(json.dumps(message["record"]))
             line = exports.export_segment(record, again=bool(message.get("again")))
             _answer({"job": message["job"], "line": line})
-    except _OutOfTimeError:
+    except _OutOfTime:
         return 1
     return 0
 
@@ -136,7 +136,7 @@ def _settle() -> None:
 
 
 def _out_of_time(_number: int, _frame: object) -> NoReturn:
-    raise _OutOfTimeError
+    raise _OutOfTime
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ import re
 from typing import Final
 
 _NUMBER: Final = re.compile(r"[-+]?(?:nan|inf(?:inity)?)\b(?:\([^)\s]*\))?", re.IGNORECASE)
-_LINE_KEY: Final = re.compile(r'\n {4,6}"[^"\n]*"\s*:\s*\Z')
+_EVENT_KEY: Final = re.compile(r'\n {4}"[^"\n]*"\s*:\s*\Z')
+_HEADER_KEY: Final = re.compile(r'\n {4,6}"[^"\n]*"\s*:\s*\Z')
 _AFTER_KEY: Final = re.compile(r"\s*:")
 _AFTER_ITEM: Final = re.compile(r'\s*(?:\]|,\s*(?:["\[{\-0-9]|true\b|false\b|null\b|nan\b|inf\b))')
 _AFTER_FIELD: Final = re.compile(r'\s*(?:\}|,\s*"[^"\n]*"\s*:)')
@@ -21,22 +22,25 @@ _ESCAPE: Final = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _CONTROL: Final = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\b": "\\b", "\f": "\\f"}
 
 
-def repair(text: str) -> str:
+def repair(text: str, *, header: bool = False) -> str:
     """Returns ``text`` with its strings escaped and its impossible numbers turned into null.
 
     The result is meant to be parsed: what cannot be made out stays wrong.
 
     Args:
         text: One JSON value that a strict parser refuses.
+        header: Whether it is the header of a trace, whose fields are indented further than those
+            of an event.
     """
-    return _Repair(text).run()
+    return _Repair(text, _HEADER_KEY if header else _EVENT_KEY).run()
 
 
 class _Repair:
     """One pass over the text; knows for every string whether it is a key, a field or an item."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, line_key: re.Pattern[str]) -> None:
         self._text = text
+        self._line_key = line_key
         self._out: list[str] = []
         self._open: list[str] = []
         self._key_next = False
@@ -83,7 +87,7 @@ class _Repair:
             after = _AFTER_KEY
         elif self._open and self._open[-1] == "[":
             after = _AFTER_ITEM
-        elif _LINE_KEY.search(text, max(0, start - 200), start) and self._has_line_end(start):
+        elif self._line_key.search(text, max(0, start - 200), start) and self._has_line_end(start):
             after = _AFTER_LINE
         else:
             after = _AFTER_FIELD

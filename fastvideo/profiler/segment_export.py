@@ -60,24 +60,42 @@ def export_segment(record: SegmentRecord, *, again: bool = False) -> dict[str, A
         is.
     """
     began = time.perf_counter()
-    if again and not record.raw_path.exists() and (line := _line_in_index(record)):
-        return line
+    if again:
+        _remove_leftovers(record)
+        if not record.raw_path.exists() and (known := _line_in_index(record)):
+            return known
     line = _blank_line(record)
     try:
         _fill(line, record, replace=again)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with one segment is its own
-        line["status"] = FAILED
-        line["error"] = _reason(error)
-        line["raw_file"] = str(record.raw_path)
+        _fail(line, record, _reason(error))
     line["export_s"] = round(time.perf_counter() - began, 6)
-    try:
-        _with_room(line, record, lambda: atomic_file.append_line(index_path(record), dumps(line)))
-    except OSError as error:
-        line["warnings"].append(f"index: the segment index cannot be written ({_reason(error)})")
+    _write_line(line, record)
     if line["raw_file"] is None:
         with contextlib.suppress(OSError):
             record.raw_path.unlink(missing_ok=True)
     return line
+
+
+def refuse_segment(record: SegmentRecord, reason: str) -> dict[str, Any]:
+    """Writes the line of a segment that is not exported; its native trace stays. Never raises."""
+    line = _blank_line(record)
+    _fail(line, record, reason)
+    _write_line(line, record)
+    return line
+
+
+def _fail(line: dict[str, Any], record: SegmentRecord, reason: str) -> None:
+    line["status"] = FAILED
+    line["error"] = reason
+    line["raw_file"] = str(record.raw_path) if record.raw_path.exists() else None
+
+
+def _write_line(line: dict[str, Any], record: SegmentRecord) -> None:
+    try:
+        _with_room(line, record, lambda: atomic_file.append_line(index_path(record), dumps(line)))
+    except OSError as error:
+        line["warnings"].append(f"index: the segment index cannot be written ({_reason(error)})")
 
 
 def index_path(record: SegmentRecord) -> Path:
@@ -108,6 +126,7 @@ def _blank_line(record: SegmentRecord) -> dict[str, Any]:
         "kernel_count": 0,
         "warnings": [],
         "checks": {},
+        "export_s": 0.0,
     }
 
 
@@ -249,6 +268,13 @@ def _metadata(record: SegmentRecord) -> dict[str, Any]:
         "options": record.options,
         "attributes": record.attributes,
     }
+
+
+def _remove_leftovers(record: SegmentRecord) -> None:
+    """Removes the temporary files of an exporter that was killed."""
+    for path in record.directory.glob(f".*_{record.stem}.*.tmp"):
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _line_in_index(record: SegmentRecord) -> dict[str, Any] | None:

@@ -74,7 +74,7 @@ def warnings_of(
     """
     found = []
     if device == "cuda" and checks.kernels == 0:
-        found.append(f"no_kernels: {_why_no_kernels(checks)}")
+        found.append(_no_kernels(checks))
     elif checks.launches_without_kernel:
         found.append(
             f"launches_without_kernel: {checks.launches_without_kernel} of {checks.launches} "
@@ -100,15 +100,15 @@ def warnings_of(
     return found
 
 
-def _why_no_kernels(checks: TraceChecks) -> str:
+def _no_kernels(checks: TraceChecks) -> str:
     if checks.launches:
         return (
-            f"{checks.launches} kernels were launched on the CUDA device but none was recorded; "
-            "the profiler lost them, and the device times of this segment are worthless"
+            f"kernels_lost: {checks.launches} kernels were launched on the CUDA device but none "
+            "was recorded; the profiler lost them, and the segment's device times are worthless"
         )
     return (
-        "the segment was recorded on a CUDA machine but holds no kernel and no launch; either the "
-        "region does not use the device, or the profiler recorded nothing of it"
+        "no_kernels: the segment was recorded on a CUDA machine but holds no kernel and no launch; "
+        "either the region does not use the device, or the profiler recorded nothing of it"
     )
 
 

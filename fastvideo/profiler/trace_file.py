@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _CHUNK_BYTES: Final = 4 << 20
-_HEAD_BYTES: Final = 1 << 20
 _EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN: Final = b"\n  },\n  {\n"
 _END: Final = b"\n  ]"
@@ -71,7 +70,7 @@ class TraceReader:
         self.repaired_events = 0
         self.dropped_events = 0
         self.repaired_header = False
-        start = file.read(max(_HEAD_BYTES, chunk_bytes))
+        start = file.read(chunk_bytes)
         found = _EVENTS.search(start)
         while found is None and (more := file.read(chunk_bytes)):
             start += more
@@ -194,7 +193,7 @@ def _parse_or_repair(text: str) -> dict[str, Any]:
     try:
         value = loads(text)
     except ValueError:
-        value = loads(repair(text))
+        value = loads(repair(text, header=True))
     if not isinstance(value, dict):
         message = f"expected a JSON object, found {type(value).__name__}"
         raise ValueError(message)  # noqa: TRY004 - callers handle what is no JSON object alike
