@@ -26,7 +26,8 @@ from fastvideo.distributed import (
 )
 from fastvideo.errors import ConfigError
 from fastvideo.logger import configure_logging, init_logger
-from fastvideo.profiler import get_or_create_profiler, profiler_region
+from fastvideo.profiler import profiler_region
+from fastvideo.profiler.controller import get_or_create_profiler
 from fastvideo.train.builder import build_from_config
 from fastvideo.train.entrypoint.arguments import TrainArguments, parse_arguments
 from fastvideo.train.entrypoint.termination import Terminated, terminate_by_exception

@@ -1,0 +1,104 @@
+"""Signals as exceptions, in processes of their own."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from fastvideo.train.entrypoint.termination import Terminated, terminate_by_exception
+
+CHILD = """
+import os, signal, sys, time
+from fastvideo.train.entrypoint.termination import terminate_by_exception
+
+def wait_for_signal(seconds=60.0):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.01)
+
+with terminate_by_exception():
+    try:
+        print("ready", flush=True)
+        wait_for_signal()
+    finally:
+        {body}
+        print("flushed", flush=True)
+"""
+
+
+def _child(body: str) -> subprocess.Popen[str]:
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD.format(body=body)], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    return child
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_runs_the_finally_blocks(number: signal.Signals) -> None:
+    """The first signal unwinds the stack; the status is 128 plus its number."""
+    child = _child("pass")
+    child.send_signal(number)
+    output, _ = child.communicate(timeout=30)
+    assert (output, child.returncode) == ("flushed\n", 128 + number)
+
+
+def test_repeated_signal_does_not_break_the_flush() -> None:
+    """The launcher's second signal right after the terminal's first is ignored."""
+    child = _child("os.kill(os.getpid(), signal.SIGINT); os.kill(os.getpid(), signal.SIGTERM)")
+    child.send_signal(signal.SIGTERM)
+    output, _ = child.communicate(timeout=30)
+    assert (output, child.returncode) == ("flushed\n", 143)
+
+
+def test_late_second_signal_ends_a_stuck_flush() -> None:
+    """Who asks again after two seconds means it."""
+    child = _child("time.sleep(2.1); os.kill(os.getpid(), signal.SIGTERM); wait_for_signal()")
+    child.send_signal(signal.SIGTERM)
+    output, _ = child.communicate(timeout=30)
+    assert (output, child.returncode) == ("", 143)
+
+
+def test_handlers_are_restored() -> None:
+    """Afterwards the signals do what they did before."""
+    before = signal.getsignal(signal.SIGTERM)
+    with terminate_by_exception():
+        assert signal.getsignal(signal.SIGTERM) is not before
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_handler_that_chained_is_left_alone() -> None:
+    """A handler that someone installed on top stays."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with terminate_by_exception():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_other_threads_are_no_error() -> None:
+    """Outside the main thread, where signals cannot be handled, the body just runs."""
+    ran: list[bool] = []
+
+    def body() -> None:
+        with terminate_by_exception():
+            ran.append(True)
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    assert ran == [True]
+
+
+def test_exception_carries_status_and_signal() -> None:
+    """The exception is a SystemExit with the shell's status for the signal."""
+    stop = Terminated(signal.SIGTERM)
+    assert isinstance(stop, SystemExit)
+    assert (stop.code, stop.status, stop.signal) == (143, 143, signal.SIGTERM)

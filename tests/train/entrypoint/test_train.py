@@ -1,0 +1,223 @@
+"""The trainer's program: its sequence, its exit status, and what is flushed when it ends early."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import yaml
+
+from fastvideo.errors import ConfigError
+from fastvideo.profiler import RecordingSink, attach, detach
+from fastvideo.train.config import TrainingConfig
+from fastvideo.train.entrypoint import train
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TOYS = Path(__file__).parents[1]
+TARGET = "_target_"
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> Path:
+    """A run file that trains the toy student for three steps."""
+    content = {
+        "models": {"student": {TARGET: "toy_run.ToyModel", "init_from": "base"}},
+        "method": {TARGET: "toy_run.ToyMethod"},
+        "training": {
+            "loop": {"max_train_steps": 3},
+            "checkpoint": {"output_dir": str(tmp_path / "out")},
+            "tracker": {"trackers": ["jsonl"]},
+        },
+    }
+    path = tmp_path / "toy.yaml"
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def _in_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Lets `main` run here and takes back what it sets for its process."""
+    monkeypatch.syspath_prepend(str(TOYS))
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "FASTVIDEO_TORCH_PROFILER_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    root = logging.getLogger("fastvideo")
+    before = root.handlers[:], root.level, root.propagate
+    flags = torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
+    yield
+    root.handlers[:], root.level, root.propagate = before
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = flags
+
+
+def _metrics(run_file: Path) -> list[dict[str, Any]]:
+    path = run_file.parent / "out" / "tracker" / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _start(run_file: Path, *overrides: str, **environ: str) -> subprocess.Popen[str]:
+    clean = {k: v for k, v in os.environ.items() if k not in {"RANK", "WORLD_SIZE", "LOCAL_RANK"}}
+    return subprocess.Popen(
+        [sys.executable, "-m", train.__name__, "--config", str(run_file), *overrides],
+        env=clean | {"PYTHONPATH": str(TOYS), "OMP_NUM_THREADS": "1"} | environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.usefixtures("_in_process")
+def test_run_trains_and_keeps_the_run_file(run_file: Path) -> None:
+    """All steps are logged in order, and the tracker holds the run file."""
+    sink = RecordingSink()
+    attach(sink)
+    try:
+        status = train.main(["--config", str(run_file), "--training.loop.max_train_steps", "2"])
+    finally:
+        detach(sink)
+    assert status == 0
+    assert [line["step"] for line in _metrics(run_file)] == [1, 2]
+    kept = run_file.parent / "out" / "tracker" / train.RUN_FILE_NAME
+    assert kept.read_bytes() == run_file.read_bytes()
+    assert torch.backends.cudnn.deterministic is True
+    assert torch.backends.cudnn.benchmark is False
+
+
+@pytest.mark.usefixtures("_in_process")
+def test_dry_run_builds_and_stops(run_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is trained or written; the log says that everything could be built."""
+    assert train.main(["--config", str(run_file), "--dry-run"]) == 0
+    assert "dry run succeeded: ToyMethod with student on 1 process(es), 3 steps" in (
+        capsys.readouterr().err
+    )
+    assert not (run_file.parent / "out").exists()
+
+
+@pytest.mark.usefixtures("_in_process")
+def test_exception_stops_the_profiler_and_leaves_the_process_group(
+    run_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was started is ended in `finally`, and the exception passes unchanged."""
+    ended: list[str] = []
+
+    class Controller:
+        def stop(self) -> None:
+            ended.append("profiler")
+
+    monkeypatch.setattr(train, "get_or_create_profiler", lambda directory: Controller())
+    monkeypatch.setattr(train, "cleanup_dist_env_and_memory", lambda: ended.append("group"))
+    with pytest.raises(RuntimeError, match="broken on purpose at step 2"):
+        train.main(["--config", str(run_file), "--method.fail_at=2"])
+    assert ended == ["profiler", "group"]
+
+
+@pytest.mark.usefixtures("_in_process")
+def test_strict_mesh_comes_from_the_environment(
+    run_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FASTVIDEO_STRICT_MESH=1 refuses a mesh of four on one process, and adapts it otherwise."""
+    words = ["--config", str(run_file), "--training.distributed.num_gpus=4", "--dry-run"]
+    assert train.main(words) == 0
+    monkeypatch.setenv("FASTVIDEO_STRICT_MESH", "1")
+    with pytest.raises(ConfigError, match="hsdp_shard_dim 4"):
+        train.main(words)
+
+
+@pytest.mark.usefixtures("_in_process")
+def test_config_warnings_come_from_rank_zero_only(
+    run_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The other ranks read the same file and stay silent about it."""
+    words = ["--config", str(run_file), "--training={later: 1}", "--dry-run"]
+    levels = {name: logging.getLogger(name).level for name in train._CONFIG_MODULES}
+    try:
+        train.main(words)
+        assert "unknown key training.later" in capsys.readouterr().err
+        monkeypatch.setattr(train, "get_world_rank", lambda: 1)
+        train.main(words)
+        assert "unknown key" not in capsys.readouterr().err
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+
+
+def test_saving_checkpoints_is_refused_by_name() -> None:
+    """The message names the override that lets the run start."""
+    training = TrainingConfig()
+    training.checkpoint.training_state_checkpointing_steps = 20
+    with pytest.raises(ConfigError) as caught:
+        train.reject_unavailable(training)
+    assert str(caught.value) == (
+        "training.checkpoint.training_state_checkpointing_steps: saving checkpoints is not "
+        "available in this version, got 20. "
+        "Set --training.checkpoint.training_state_checkpointing_steps 0"
+    )
+
+
+def test_resuming_is_refused_unless_there_is_nothing_to_resume(tmp_path: Path) -> None:
+    """`latest` starts afresh in an empty directory and is refused where a checkpoint lies."""
+    training = TrainingConfig()
+    training.checkpoint.output_dir = str(tmp_path)
+    train.reject_unavailable(training)
+    training.checkpoint.resume_from_checkpoint = "latest"
+    (tmp_path / "checkpoint-9").mkdir()
+    (tmp_path / "checkpoint-best" / "dcp").mkdir(parents=True)
+    train.reject_unavailable(training)
+    for step in ("10", "9"):
+        (tmp_path / f"checkpoint-{step}" / "dcp").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"got 'latest', which is .*checkpoint-10\. Start afresh"):
+        train.reject_unavailable(training)
+    training.checkpoint.resume_from_checkpoint = str(tmp_path / "checkpoint-9")
+    with pytest.raises(ConfigError, match="resume_from_checkpoint null"):
+        train.reject_unavailable(training)
+
+
+def test_failing_step_ends_with_status_one_and_its_traceback(run_file: Path) -> None:
+    """The traceback is on standard error and the steps before it are logged."""
+    child = _start(run_file, "--method.fail_at=2")
+    _, errors = child.communicate(timeout=120)
+    assert child.returncode == 1
+    assert "Traceback (most recent call last)" in errors
+    assert "RuntimeError: broken on purpose at step 2" in errors
+    assert [line["step"] for line in _metrics(run_file)] == [1]
+
+
+def test_sigterm_flushes_the_open_segment(run_file: Path, tmp_path: Path) -> None:
+    """A run that is told to stop ends with 143 and leaves a whole kernel trace behind."""
+    traces = tmp_path / "traces"
+    child = _start(
+        run_file,
+        "--method.sigterm_at=2",
+        FASTVIDEO_TORCH_PROFILER_DIR=str(traces),
+        FASTVIDEO_TORCH_PROFILE_REGIONS="training_train",
+    )
+    _, errors = child.communicate(timeout=120)
+    assert child.returncode == 128 + signal.SIGTERM, errors
+    (trace,) = traces.glob("trace_rank0_*training_train.pt.trace.json.gz")
+    with gzip.open(trace, "rt", encoding="utf-8") as file:
+        names = {event.get("name") for event in json.load(file)["traceEvents"]}
+    assert "fastvideo.region::training_train" in names
+    assert [line["step"] for line in _metrics(run_file)] == [1]
+
+
+def test_model_loading_is_a_region_of_the_kernel_trace(run_file: Path, tmp_path: Path) -> None:
+    """The profiler is made before the models, so that loading them can be traced."""
+    traces = tmp_path / "traces"
+    child = _start(
+        run_file,
+        "--dry-run",
+        FASTVIDEO_TORCH_PROFILER_DIR=str(traces),
+        FASTVIDEO_TORCH_PROFILE_REGIONS="model_loading",
+    )
+    _, errors = child.communicate(timeout=120)
+    assert child.returncode == 0, errors
+    assert len(list(traces.glob("trace_rank0_*model_loading.pt.trace.json.gz"))) == 1

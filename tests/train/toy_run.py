@@ -1,0 +1,102 @@
+"""A model and a method that run files of tests name: a linear student fitted to twice its input.
+
+Imported by path in the tests' own process and in processes they start.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch import nn
+
+from fastvideo.train.methods.base import StepResult, TrainingMethod
+from fastvideo.train.models.base import ModelBase
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@final
+class ToyModel(ModelBase):
+    """A linear layer with three batches."""
+
+    def __init__(
+        self,
+        *,
+        init_from: str,
+        training_config: Any,
+        flow_shift: float = 3.0,
+        trainable: bool = True,
+    ) -> None:
+        torch.manual_seed(0)
+        self.transformer = nn.Linear(2, 2)
+        self.device = torch.device("cpu")
+        self.init_from = init_from
+        self.training_config = training_config
+        self.flow_shift = flow_shift
+        self._trainable = trainable
+
+    def init_preprocessors(self, training_config: Any) -> None:
+        """Makes the batches and a step to start after."""
+        generator = torch.Generator().manual_seed(training_config.data.seed)
+        self.dataloader = [torch.rand(1, 2, generator=generator) for _ in range(3)]
+        self.start_step = 0
+
+    def prepare_batch(self, raw: Any, **options: Any) -> Any:
+        """Is not used by the toy method."""
+        raise NotImplementedError
+
+    def predict_noise(self, *args: Any, **options: Any) -> Any:
+        """Is not used by the toy method."""
+        raise NotImplementedError
+
+    def decode_latents(self, latents: Any) -> Any:
+        """Is not used by the toy method."""
+        raise NotImplementedError
+
+
+@final
+class ToyMethod(TrainingMethod):
+    """Fits the student; fails or sends itself a signal at a step, if asked to."""
+
+    def __init__(self, *, cfg: Any, role_models: Mapping[str, ModelBase]) -> None:
+        super().__init__(cfg=cfg, role_models=role_models)
+        self.student.init_preprocessors(cfg.training)
+        optimizer = torch.optim.SGD(self.student.transformer.parameters(), lr=0.1)
+        self._optimizer_dict = {"student": optimizer}
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+        self._lr_scheduler_dict = {"student": schedule}
+
+    def single_train_step(self, batch: Any, iteration: int) -> StepResult:
+        """Computes the loss of one batch."""
+        if iteration == self.method_config.get("fail_at"):
+            message = f"broken on purpose at step {iteration}"
+            raise RuntimeError(message)
+        if iteration == self.method_config.get("sigterm_at"):
+            os.kill(os.getpid(), signal.SIGTERM)
+        if iteration == self.method_config.get("print_ready_at"):
+            print("ready", flush=True)  # noqa: T201 - the test waits for it
+        loss = ((self.student.transformer(batch) - 2 * batch) ** 2).mean()
+        return {"total_loss": loss}, {}, {}
+
+    def backward(self, loss_map: Any, outputs: Any, *, grad_accum_rounds: int = 1) -> None:
+        """Adds the gradients."""
+        (loss_map["total_loss"] / grad_accum_rounds).backward()
+
+    def get_optimizers(self, iteration: int) -> list[Any]:
+        """Steps the student every time."""
+        return list(self._optimizer_dict.values())
+
+    def get_lr_schedulers(self, iteration: int) -> list[Any]:
+        """Steps the schedule every time."""
+        return list(self._lr_scheduler_dict.values())
+
+
+class NotAModel:
+    """Is built like a model and is none."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
