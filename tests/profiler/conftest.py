@@ -129,7 +129,7 @@ def training_step(*, ranks_apart_us: float = 0.0) -> TraceBuilder:
         "user_annotation", "fastvideo.region::training_forward", 0, 400, tid=PID, **region
     )
     linear = builder.op("aten::linear", 10, 60)
-    addmm = builder.op("aten::addmm", 15, 50)
+    addmm = builder.op("aten::addmm", 15, 40)
     builder.launch(20, op=addmm, kernel="gemm_bf16", start=30 + late, dur=100)
     builder.runtime(60, op=linear, correlation=7001, name="cudaMemcpyAsync")
     copy = {"External id": linear, "correlation": 7001, "stream": 7, "device": 0, "bytes": 1024}
