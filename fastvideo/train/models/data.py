@@ -52,6 +52,5 @@ def build_training_dataloader(training_config: TrainingConfig, *, text_len: int)
         sp_world_size=get_sp_world_size(),
         global_rank=get_world_rank(),
         local_rank=get_local_rank(),
-        pin_memory=True if training_config.distributed.pin_cpu_memory else None,
         required_columns=("vae_latent",) if has_latents else (),
     )
