@@ -154,8 +154,8 @@ def get_world_group() -> RankGroup:
 
 
 def _lone_group() -> RankGroup:
-    world = get_world_group()
-    return RankGroup(world.rank, world.local_rank, (world.rank,), world.device)
+    rank = get_world_rank()
+    return RankGroup(rank, get_local_rank(), (rank,), get_local_torch_device())
 
 
 def get_dp_group() -> RankGroup:

@@ -7,9 +7,9 @@ cache that only some ranks can see causes no mismatch of collectives.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,6 +21,8 @@ from fastvideo.errors import import_extra
 from fastvideo.logger import init_logger
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor
 
 logger = init_logger(__name__)
@@ -115,7 +117,8 @@ def _write(path: Path, tokens: Tensor) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         safetensors.save_file({"tokens": tokens.contiguous()}, temporary)
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except Exception as error:  # noqa: BLE001 - a full or read-only disk must not stop training
         logger.warning("the text embedding cannot be cached at %s: %s", path, error)
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()

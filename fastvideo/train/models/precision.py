@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor, nn
 
 from fastvideo import envs
 from fastvideo.errors import ConfigError, did_you_mean
@@ -81,3 +83,29 @@ def _chosen_compute_dtype(
     if master != torch.float32:
         return master
     return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
+def normalise_in_weight_dtype(model: nn.Module, output_dtype: torch.dtype) -> None:
+    """Makes the RMS norms of ``model`` compute in the type of their weights.
+
+    Under autocast their input is half precision and their weights are float32, a mixture for which
+    torch has no fused kernel. Models whose weights are gathered in the compute type do not need
+    this.
+
+    Args:
+        model: A model that runs under autocast.
+        output_dtype: The compute type, which the norms' output gets.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.RMSNorm) and module.weight is not None:
+            module.register_forward_pre_hook(_widen)
+            module.register_forward_hook(partial(_narrow, dtype=output_dtype))
+
+
+def _widen(module: nn.RMSNorm, args: tuple[Tensor]) -> Tensor:
+    return args[0].to(module.weight.dtype)
+
+
+def _narrow(module: nn.Module, args: object, output: Tensor, *, dtype: torch.dtype) -> Tensor:
+    del module, args
+    return output.to(dtype)

@@ -30,7 +30,11 @@ from fastvideo.train.models.conditioning import text_conditioning
 from fastvideo.train.models.data import build_training_dataloader
 from fastvideo.train.models.gradient_checkpointing import apply_gradient_checkpointing
 from fastvideo.train.models.negative_prompt import WAN_NEGATIVE_PROMPT, negative_prompt_embedding
-from fastvideo.train.models.precision import compute_dtype, master_dtype
+from fastvideo.train.models.precision import (
+    compute_dtype,
+    master_dtype,
+    normalise_in_weight_dtype,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -142,6 +146,8 @@ class WanModel(ModelBase):
         distributed = self._training_config.distributed
         if get_world_size() == 1:
             self._wan.to(self.device)
+            if self.compute_dtype != master_dtype(self._training_config):
+                normalise_in_weight_dtype(self.transformer, self.compute_dtype)
             return
         shard = distributed.hsdp_shard_dim
         mesh = get_fsdp_mesh(

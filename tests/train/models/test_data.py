@@ -1,0 +1,84 @@
+"""The loader of a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from fastvideo.dataset import (
+    ParquetDatasetWriter,
+    pyarrow_schema_text_only,
+    records_to_table,
+    text_only_record_creator,
+)
+from fastvideo.errors import ConfigError
+from fastvideo.train.models.data import build_training_dataloader
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fastvideo.train.config import TrainingConfig
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    """A text-only data set of four prompts."""
+    writer = ParquetDatasetWriter(str(tmp_path / "prompts"), samples_per_file=4)
+    records = [
+        text_only_record_creator(f"p{i}", torch.full((3, 32), float(i)), f"caption {i}")
+        for i in range(4)
+    ]
+    writer.append_table(records_to_table(records, pyarrow_schema_text_only))
+    writer.flush(write_remainder=True)
+    return tmp_path / "prompts"
+
+
+def test_text_only_data_needs_no_latents(config: TrainingConfig, prompts: Path) -> None:
+    """Batches have the configured size, and text has the length of the encoder."""
+    config.data.data_path = str(prompts)
+    config.data.preprocessed_data_type = "text_only"
+    config.data.train_batch_size = 2
+    batches = list(build_training_dataloader(config, text_len=16))
+    assert len(batches) == 2
+    assert batches[0]["text_embedding"].shape == (2, 16, 32)
+
+
+def test_a_video_data_set_must_have_latents(config: TrainingConfig, prompts: Path) -> None:
+    """A data set of prompts under type t2v is refused when the loader is built."""
+    config.data.data_path = str(prompts)
+    with pytest.raises(ValueError, match="vae_latent"):
+        build_training_dataloader(config, text_len=16)
+
+
+def test_the_loader_of_a_rank_has_its_share(
+    config: TrainingConfig, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two ranks together read every row once."""
+    config.data.data_path = str(prompts)
+    config.data.preprocessed_data_type = "text_only"
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    captions = []
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        for batch in build_training_dataloader(config, text_len=4):
+            captions += batch["caption_text"]
+    assert sorted(captions) == [f"caption {i}" for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("data_path", "", r"training\.data\.data_path is empty"),
+        ("preprocessed_data_type", "video", r"training\.data\.preprocessed_data_type is 'video'"),
+    ],
+)
+def test_settings_that_cannot_be_used(
+    config: TrainingConfig, prompts: Path, name: str, value: str, message: str
+) -> None:
+    """The message names the key."""
+    config.data.data_path = str(prompts)
+    setattr(config.data, name, value)
+    with pytest.raises(ConfigError, match=message):
+        build_training_dataloader(config, text_len=16)
