@@ -83,7 +83,7 @@ wait_for_trainer() {
 # holds its output must not hold up the caller for ever.
 close_log() {
   exec 3>&-
-  for _ in {1..100}; do
+  for _ in {1..50}; do
     kill -0 "$tee" 2>/dev/null || return 0
     sleep 0.1
   done

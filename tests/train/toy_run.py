@@ -78,7 +78,7 @@ class ToyMethod(TrainingMethod):
         if iteration == self.method_config.get("sigterm_at"):
             os.kill(os.getpid(), signal.SIGTERM)
         if iteration == self.method_config.get("print_ready_at"):
-            print("ready", flush=True)  # noqa: T201 - the test waits for it
+            print(f"ready {os.getpid()}", flush=True)  # noqa: T201 - the test waits for it
         loss = ((self.student.transformer(batch) - 2 * batch) ** 2).mean()
         return {"total_loss": loss}, {}, {}
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from fastvideo.train.config import TrainingConfig
     from fastvideo.train.methods.base import TrainingMethod
 
-logger = init_logger(__name__)
+logger = init_logger("fastvideo.train.entrypoint.train")  # __name__ is __main__ under torchrun
 
 RUN_FILE_NAME = "run.yaml"
 """Name under which the tracker keeps the run file."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TOYS = Path(__file__).parents[1]
+CONFIGS = Path(__file__).parents[3] / "examples" / "train" / "configs"
 TARGET = "_target_"
 
 
@@ -85,6 +86,13 @@ def test_run_trains_and_keeps_the_run_file(run_file: Path) -> None:
     finally:
         detach(sink)
     assert status == 0
+    outer = [e for e in sink.events if e[1] in {"model_loading", "training_train"}]
+    assert outer == [
+        ("enter", "model_loading"),
+        ("exit", "model_loading"),
+        ("enter", "training_train"),
+        ("exit", "training_train"),
+    ]
     assert [line["step"] for line in _metrics(run_file)] == [1, 2]
     kept = run_file.parent / "out" / "tracker" / train.RUN_FILE_NAME
     assert kept.read_bytes() == run_file.read_bytes()
@@ -221,3 +229,42 @@ def test_model_loading_is_a_region_of_the_kernel_trace(run_file: Path, tmp_path:
     _, errors = child.communicate(timeout=120)
     assert child.returncode == 0, errors
     assert len(list(traces.glob("trace_rank0_*model_loading.pt.trace.json.gz"))) == 1
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model and data set that the tiny run files are made for."""
+    out = tmp_path_factory.mktemp("tiny")
+    command = [sys.executable, "-m", "fastvideo", "tiny-assets", "--out", str(out)]
+    subprocess.run(command, check=True, capture_output=True)
+    return out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("run_file", "built"),
+    [
+        ("distribution_matching/wan/dmd2_t2v_tiny.yaml", "DMD2Method with critic, student, t"),
+        ("fine_tuning/wan/t2v_tiny.yaml", "FineTuneMethod with student on"),
+    ],
+)
+def test_shipped_tiny_run_files_can_be_built(tiny: Path, run_file: str, built: str) -> None:
+    """A dry run of the run files people start with builds real models, method and loader."""
+    overrides = (
+        *("--models.*.init_from", str(tiny / "model")),
+        *("--training.data.data_path", str(tiny / "t2v")),
+    )
+    child = _start(CONFIGS / run_file, *overrides, "--dry-run")
+    _, errors = child.communicate(timeout=240)
+    assert child.returncode == 0, errors
+    assert f"dry run succeeded: {built}" in errors
+    assert "Warning" not in errors
+
+
+@pytest.mark.slow
+def test_full_run_file_says_what_to_switch_off() -> None:
+    """The full-size run file ends at once, naming the override it needs in this version."""
+    child = _start(CONFIGS / "distribution_matching/wan/dmd2_t2v.yaml", "--dry-run")
+    _, errors = child.communicate(timeout=120)
+    assert child.returncode == 1
+    assert "Set --training.checkpoint.training_state_checkpointing_steps 0" in errors
