@@ -365,9 +365,9 @@ def test_swanlab_gets_the_calls_it_knows(tmp_path: Path, monkeypatch: pytest.Mon
     """With the package present, an experiment is started, logged to and finished."""
     calls: list[tuple[str, Any]] = []
     module = ModuleType("swanlab")
-    module.init = lambda **kwargs: calls.append(("init", kwargs))  # type: ignore[attr-defined]
-    module.log = lambda data, step: calls.append(("log", (data, step)))  # type: ignore[attr-defined]
-    module.finish = lambda state: calls.append(("finish", state))  # type: ignore[attr-defined]
+    module.init = lambda **kwargs: calls.append(("init", kwargs))
+    module.log = lambda data, step: calls.append(("log", (data, step)))
+    module.finish = lambda state: calls.append(("finish", state))
     monkeypatch.setitem(sys.modules, "swanlab", module)
     tracker = start(["swanlab"], tmp_path, run_name="run", entity="team")
     tracker.log({"loss": 0.5, "note": "text"}, 1)

@@ -281,7 +281,7 @@ def test_an_exception_unwinds_all_regions(
 def test_steps_carry_their_number_and_kind(config: TrainingConfig, sink: RecordingSink) -> None:
     """The step region has the attributes step and, if the method says, step_kind."""
     method = ToyMethod()
-    method.step_kind = lambda step: "generator" if step == 2 else "critic"  # type: ignore[attr-defined]
+    method.step_kind = lambda step: "generator" if step == 2 else "critic"
     run(config, method, 2)
     assert [a for a in sink.attributes if a] == [
         {"step": 1, "step_kind": "critic"},
@@ -630,19 +630,19 @@ def with_fake_tracker(config: TrainingConfig) -> tuple[Trainer, FakeTracker]:
     config.tracker.trackers = ["none"]
     trainer = Trainer(config)
     fake = FakeTracker()
-    trainer.tracker._tracker = fake  # type: ignore[assignment]
+    trainer.tracker._tracker = fake
     return trainer, fake
 
 
 def test_the_tracker_is_finished_with_the_outcome(config: TrainingConfig) -> None:
     """Exit code 0 after a good run, 1 after an exception."""
     trainer, good = with_fake_tracker(config)
-    trainer.run(ToyMethod(), dataloader=batches(), max_steps=1)  # type: ignore[arg-type]
+    trainer.run(ToyMethod(), dataloader=batches(), max_steps=1)
     trainer, bad = with_fake_tracker(config)
     method = ToyMethod()
     method.extra_metrics = {"total_loss": 0.0}
     with pytest.raises(ValueError, match="total_loss"):
-        trainer.run(method, dataloader=batches(), max_steps=1)  # type: ignore[arg-type]
+        trainer.run(method, dataloader=batches(), max_steps=1)
     assert (good.finished, bad.finished) == ([0], [1])
 
 
@@ -654,9 +654,9 @@ def test_an_interrupt_finishes_the_tracker_too(config: TrainingConfig) -> None:
     def interrupt(*args: object) -> None:
         raise KeyboardInterrupt
 
-    method.optimizers_schedulers_step = interrupt  # type: ignore[method-assign]
+    method.optimizers_schedulers_step = interrupt
     with pytest.raises(KeyboardInterrupt):
-        trainer.run(method, dataloader=batches(), max_steps=1)  # type: ignore[arg-type]
+        trainer.run(method, dataloader=batches(), max_steps=1)
     assert fake.finished == [1]
 
 
@@ -664,8 +664,8 @@ def test_steps_are_logged_in_order_with_method_validation_behind(config: Trainin
     """What a method returns from its validation hook is logged at its step, in step order."""
     trainer, fake = with_fake_tracker(config)
     method = ToyMethod()
-    method.on_validation_begin = lambda step: {"own": step} if step != 1 else {}  # type: ignore[attr-defined]
-    trainer.run(method, dataloader=batches(), max_steps=2)  # type: ignore[arg-type]
+    method.on_validation_begin = lambda step: {"own": step} if step != 1 else {}
+    trainer.run(method, dataloader=batches(), max_steps=2)
     assert [step for step, _ in fake.logged] == [0, 1, 2, 2]
     assert fake.logged[0][1] == {"own": 0}
     assert fake.logged[-1][1] == {"own": 2}
@@ -681,7 +681,7 @@ def test_what_a_method_logs_in_a_step_joins_the_step(config: TrainingConfig) -> 
         method.tracker.log({"on_device": torch.tensor(4.0), "plain": 5}, iteration)
         return original(batch, iteration)
 
-    method.single_train_step = logging_step  # type: ignore[method-assign]
+    method.single_train_step = logging_step
     run(config, method, 1)
     (record,) = lines(config)
     assert (record["on_device"], record["plain"]) == (4.0, 5)
@@ -698,7 +698,7 @@ def test_a_rate_that_is_a_tensor_is_logged_as_it_was_used(config: TrainingConfig
         optimizer.step()
         rate.mul_(0.5)
 
-    method.optimizers_schedulers_step = step  # type: ignore[method-assign]
+    method.optimizers_schedulers_step = step
     run(config, method, 2)
     assert [record["lr/student"] for record in lines(config)] == pytest.approx([0.1, 0.05])
 
@@ -720,8 +720,8 @@ def test_the_batch_and_graph_are_freed_before_the_optimizer_runs(config: Trainin
         alive.append(references[-1]() is not None)
         step(iteration)
 
-    method.single_train_step = watching_forward  # type: ignore[method-assign]
-    method.optimizers_schedulers_step = watching_step  # type: ignore[method-assign]
+    method.single_train_step = watching_forward
+    method.optimizers_schedulers_step = watching_step
 
     class Loader:
         def __iter__(self) -> Iterator[torch.Tensor]:

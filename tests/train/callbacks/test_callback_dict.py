@@ -124,9 +124,9 @@ def test_every_hook_of_the_base_class_does_nothing() -> None:
     for hook in ("on_train_start", "on_before_optimizer_step", "on_validation_begin",
                  "on_validation_end", "on_train_end"):  # fmt: skip
         assert getattr(callback, hook)(object(), iteration=1) is None
-    assert callback.on_training_step_end(object(), {}, 1) is None  # type: ignore[func-returns-value, arg-type]
+    assert callback.on_training_step_end(object(), {}, 1) is None
     assert callback.state_dict() == {}
-    assert callback.load_state_dict({"x": 1}) is None  # type: ignore[func-returns-value]
+    assert callback.load_state_dict({"x": 1}) is None
 
 
 def test_state_goes_by_name(caplog: pytest.LogCaptureFixture) -> None:
@@ -135,6 +135,6 @@ def test_state_goes_by_name(caplog: pytest.LogCaptureFixture) -> None:
     assert callbacks.state_dict() == {"a": {"label": "a"}, "b": {"label": "b"}}
     callbacks.load_state_dict({"a": {"label": "saved"}, "gone": {}})
     first, second = callbacks._callbacks.values()
-    assert first.loaded == {"label": "saved"}  # type: ignore[attr-defined]
-    assert second.loaded is None  # type: ignore[attr-defined]
+    assert first.loaded == {"label": "saved"}
+    assert second.loaded is None
     assert "callback 'b': state not found in the checkpoint" in caplog.text

@@ -47,7 +47,7 @@ class Method:
 def started(method: Method, **kwargs: Any) -> EMACallback:
     """Returns a callback that has seen the start of the run."""
     callback = EMACallback(**kwargs)
-    callback.on_train_start(method, iteration=0)  # type: ignore[arg-type]
+    callback.on_train_start(method, iteration=0)
     return callback
 
 
@@ -66,7 +66,7 @@ def test_the_average_follows_the_formula() -> None:
         method.move()
         weight = method.student.transformer.weight.detach()
         expected = weight.clone() if step == 1 else 0.75 * expected + 0.25 * weight
-        callback.on_training_step_end(method, {}, step)  # type: ignore[arg-type]
+        callback.on_training_step_end(method, {}, step)
         torch.testing.assert_close(shadow(callback), expected)
     assert method.tracker.logged == [({"ema/decay": 0.75}, step) for step in range(1, 5)]
 
@@ -78,11 +78,11 @@ def test_nothing_happens_before_the_start_iteration() -> None:
     initial = shadow(callback)
     for step in (1, 2):
         method.move()
-        callback.on_training_step_end(method, {}, step)  # type: ignore[arg-type]
+        callback.on_training_step_end(method, {}, step)
     assert torch.equal(shadow(callback), initial)
     assert (callback._ema_started, method.tracker.logged) == (False, [])
     method.move()
-    callback.on_training_step_end(method, {}, 3)  # type: ignore[arg-type]
+    callback.on_training_step_end(method, {}, 3)
     assert torch.equal(shadow(callback), method.student.transformer.weight.detach())
     assert callback._ema_started
 
@@ -91,11 +91,11 @@ def test_steps_of_other_roles_do_not_move_it() -> None:
     """Between two student steps of DMD2 the average rests, and nothing is logged."""
     method = Method()
     callback = started(method, decay=0.5)
-    callback.on_training_step_end(method, {}, 1)  # type: ignore[arg-type]
+    callback.on_training_step_end(method, {}, 1)
     before = shadow(callback)
     method.updates = False
     method.move()
-    callback.on_training_step_end(method, {}, 2)  # type: ignore[arg-type]
+    callback.on_training_step_end(method, {}, 2)
     assert torch.equal(shadow(callback), before)
     assert [step for _, step in method.tracker.logged] == [1]
 
@@ -104,7 +104,7 @@ def test_a_skipped_optimizer_step_does_not_move_it() -> None:
     """A step that the non-finite guard left out is no step for the average."""
     method = Method()
     callback = started(method)
-    callback.on_training_step_end(method, {"optimizer_step_skipped": 1.0}, 1)  # type: ignore[arg-type]
+    callback.on_training_step_end(method, {"optimizer_step_skipped": 1.0}, 1)
     assert method.tracker.logged == []
 
 
@@ -120,23 +120,23 @@ def test_methods_that_only_name_optimizers_are_understood(selected: bool) -> Non
         _optimizer_dict={"student": student, "critic": critic},
         get_optimizers=lambda iteration: [critic, student] if selected else [critic],
     )
-    callback = started(method)  # type: ignore[arg-type]
-    callback.on_training_step_end(method, {}, 1)  # type: ignore[arg-type]
+    callback = started(method)
+    callback.on_training_step_end(method, {}, 1)
     assert len(method.tracker.logged) == int(selected)
 
 
 def test_methods_that_say_nothing_always_update() -> None:
     """A minimal method without tracker and optimizers still has an average."""
     method = SimpleNamespace(student=SimpleNamespace(transformer=nn.Linear(2, 2)))
-    callback = started(method)  # type: ignore[arg-type]
-    callback.on_training_step_end(method, {}, 1)  # type: ignore[arg-type]
+    callback = started(method)
+    callback.on_training_step_end(method, {}, 1)
     assert callback._ema_started
 
 
 def test_without_a_student_the_start_fails() -> None:
     """The error says what is missing and what to do."""
     with pytest.raises(ValueError, match=r"No student transformer.*remove callbacks\.ema"):
-        EMACallback().on_train_start(SimpleNamespace(), iteration=0)  # type: ignore[arg-type]
+        EMACallback().on_train_start(SimpleNamespace(), iteration=0)
 
 
 @pytest.mark.parametrize("decay", [-0.1, 1.1, float("nan")])
@@ -159,14 +159,14 @@ def test_the_average_is_float32_and_of_trainable_parameters_only() -> None:
     method = Method(transformer)
     callback = started(method, decay=0.5)
     method.move()
-    callback.on_training_step_end(method, {}, 1)  # type: ignore[arg-type]
+    callback.on_training_step_end(method, {}, 1)
     assert callback.student_ema is not None
     assert {n: t.dtype for n, t in callback.student_ema.shadow.items()} == {"weight": torch.float32}
     small = 2.0**-10  # lost when added to 1 in bfloat16
     with torch.no_grad():
         transformer.weight.fill_(1.0)
     callback.student_ema.shadow["weight"].fill_(1.0 + small)
-    callback.on_training_step_end(method, {}, 2)  # type: ignore[arg-type]
+    callback.on_training_step_end(method, {}, 2)
     assert torch.equal(shadow(callback), torch.full((2, 2), 1.0 + small / 2))
 
 
@@ -192,9 +192,9 @@ def test_the_context_swaps_and_restores_bit_for_bit() -> None:
     method = Method()
     transformer = method.student.transformer
     callback = started(method, decay=0.5)
-    callback.on_training_step_end(method, {}, 1)  # type: ignore[arg-type]
+    callback.on_training_step_end(method, {}, 1)
     method.move(1 / 3)
-    callback.on_training_step_end(method, {}, 2)  # type: ignore[arg-type]
+    callback.on_training_step_end(method, {}, 2)
     own = {name: p.detach().clone() for name, p in transformer.named_parameters()}
     with callback.ema_context(transformer) as swapped:
         assert swapped is transformer
@@ -223,16 +223,16 @@ def test_state_round_trip() -> None:
     method = Method()
     callback = started(method, decay=0.5)
     method.move()
-    callback.on_training_step_end(method, {}, 1)  # type: ignore[arg-type]
-    state = {key: value for key, value in callback.state_dict().items()}
+    callback.on_training_step_end(method, {}, 1)
+    state = dict(callback.state_dict())
     state["student_ema"] = {name: t.clone() for name, t in state["student_ema"].items()}
     other = EMACallback(decay=0.5)
     assert other.state_dict() == {}
-    other.on_train_start(method, iteration=1)  # type: ignore[arg-type]
+    other.on_train_start(method, iteration=1)
     other.load_state_dict(state)
     method.move()
     for each in (callback, other):
-        each.on_training_step_end(method, {}, 2)  # type: ignore[arg-type]
+        each.on_training_step_end(method, {}, 2)
     assert torch.equal(shadow(callback), shadow(other))
 
 

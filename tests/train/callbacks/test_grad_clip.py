@@ -54,8 +54,8 @@ def gradients(clipped: nn.Module) -> list[list[float]]:
 def test_the_norm_of_all_parameters_counts() -> None:
     """A joint norm of 5 is scaled to 1; parameters without a gradient are left out."""
     method = Method({"student": module([3.0], None, [0.0, 4.0])})
-    method.tracker = tracker = FakeTracker()  # type: ignore[attr-defined]
-    GradNormClipCallback(1.0).on_before_optimizer_step(method, iteration=7)  # type: ignore[arg-type]
+    method.tracker = tracker = FakeTracker()
+    GradNormClipCallback(1.0).on_before_optimizer_step(method, iteration=7)
     first, second = gradients(method.targets["student"])
     assert first == pytest.approx([0.6], rel=1e-5)
     assert second == pytest.approx([0.0, 0.8], rel=1e-5)
@@ -92,8 +92,8 @@ def test_half_precision_gradients_have_a_float32_norm() -> None:
 def test_each_target_has_its_own_norm() -> None:
     """Student and critic are clipped apart and logged apart."""
     method = Method({"student": module([2.0]), "critic": module([4.0])})
-    method.tracker = tracker = FakeTracker()  # type: ignore[attr-defined]
-    GradNormClipCallback(1.0).on_before_optimizer_step(method, iteration=1)  # type: ignore[arg-type]
+    method.tracker = tracker = FakeTracker()
+    GradNormClipCallback(1.0).on_before_optimizer_step(method, iteration=1)
     assert gradients(method.targets["student"])[0] == pytest.approx([1.0], rel=1e-5)
     assert gradients(method.targets["critic"])[0] == pytest.approx([1.0], rel=1e-5)
     assert tracker.logged == [({"grad_norm/student": 2.0}, 1), ({"grad_norm/critic": 4.0}, 1)]
@@ -103,18 +103,18 @@ def test_each_target_has_its_own_norm() -> None:
 def test_no_limit_does_nothing(limit: float) -> None:
     """Targets are not even asked for."""
     method = Method({"student": module([2.0])})
-    GradNormClipCallback(limit).on_before_optimizer_step(method, iteration=1)  # type: ignore[arg-type]
+    GradNormClipCallback(limit).on_before_optimizer_step(method, iteration=1)
     assert method.asked == []
 
 
 def test_norms_of_zero_and_switched_off_norms_are_not_logged() -> None:
     """A target without gradients, one with zeros, and log_grad_norms=False log nothing."""
     method = Method({"a": module(None), "b": module([0.0])})
-    method.tracker = tracker = FakeTracker()  # type: ignore[attr-defined]
-    GradNormClipCallback(1.0).on_before_optimizer_step(method, iteration=1)  # type: ignore[arg-type]
+    method.tracker = tracker = FakeTracker()
+    GradNormClipCallback(1.0).on_before_optimizer_step(method, iteration=1)
     method.targets = {"c": module([5.0])}
     silent = GradNormClipCallback(1.0, log_grad_norms=False)
-    silent.on_before_optimizer_step(method, iteration=1)  # type: ignore[arg-type]
+    silent.on_before_optimizer_step(method, iteration=1)
     assert tracker.logged == []
     assert gradients(method.targets["c"])[0] == pytest.approx([1.0], rel=1e-5)
 
@@ -122,11 +122,11 @@ def test_norms_of_zero_and_switched_off_norms_are_not_logged() -> None:
 def test_a_norm_that_is_not_finite_is_logged() -> None:
     """It does not disappear, and clipping goes on in the next step."""
     method = Method({"student": module([math.inf])})
-    method.tracker = tracker = FakeTracker()  # type: ignore[attr-defined]
+    method.tracker = tracker = FakeTracker()
     callback = GradNormClipCallback(1.0)
-    callback.on_before_optimizer_step(method, iteration=1)  # type: ignore[arg-type]
+    callback.on_before_optimizer_step(method, iteration=1)
     method.targets = {"student": module([2.0])}
-    callback.on_before_optimizer_step(method, iteration=2)  # type: ignore[arg-type]
+    callback.on_before_optimizer_step(method, iteration=2)
     assert tracker.logged == [({"grad_norm/student": math.inf}, 1), ({"grad_norm/student": 2.0}, 2)]
     assert gradients(method.targets["student"])[0] == pytest.approx([1.0], rel=1e-5)
 
@@ -134,7 +134,7 @@ def test_a_norm_that_is_not_finite_is_logged() -> None:
 def test_methods_without_a_tracker_are_clipped_all_the_same() -> None:
     """Nothing is logged and nothing fails."""
     method = Method({"student": module([2.0])})
-    GradNormClipCallback(1.0).on_before_optimizer_step(method, iteration=1)  # type: ignore[arg-type]
+    GradNormClipCallback(1.0).on_before_optimizer_step(method, iteration=1)
     assert gradients(method.targets["student"])[0] == pytest.approx([1.0], rel=1e-5)
 
 
@@ -146,7 +146,7 @@ def test_an_error_while_clipping_ends_the_run() -> None:
             raise LookupError(iteration)
 
     with pytest.raises(LookupError):
-        GradNormClipCallback(1.0).on_before_optimizer_step(Broken({}), iteration=1)  # type: ignore[arg-type]
+        GradNormClipCallback(1.0).on_before_optimizer_step(Broken({}), iteration=1)
 
 
 def test_inside_a_run_the_norm_is_not_read_at_once() -> None:
@@ -154,11 +154,11 @@ def test_inside_a_run_the_norm_is_not_read_at_once() -> None:
     method = Method({"student": module([2.0])})
 
     class Active(Tracker):
-        active = True  # type: ignore[assignment]
+        active = True
 
-    method.tracker = tracker = StepTracker(Active())  # type: ignore[attr-defined]
+    method.tracker = tracker = StepTracker(Active())
     tracker.begin(1)
-    GradNormClipCallback(1.0).on_before_optimizer_step(method, iteration=1)  # type: ignore[arg-type]
+    GradNormClipCallback(1.0).on_before_optimizer_step(method, iteration=1)
     (item,) = tracker.take_deferred()
     assert (item.name, item.drop_zero) == ("grad_norm/student", True)
     assert float(item.value) == 2.0

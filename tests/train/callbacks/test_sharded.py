@@ -82,6 +82,8 @@ WORKER = textwrap.dedent(
     # The average takes part in forwards, and the weights come back bit for bit.
     net, _, ema, _ = sharded
     before = [whole(p).clone() for p in net.parameters()]
+    with torch.no_grad():
+        net(data)  # leaves the gathered weights of the root in place
     with torch.no_grad(), ema.ema_context(net):
         averaged = net(data)
     with torch.no_grad(), reference[2].ema_context(reference[0]):
