@@ -129,9 +129,10 @@ def match_captions(clips: Sequence[Path], source: str, root: Path) -> MatchedCap
         reason = f"no {{}}.txt beside it, and no {AUTO_FILES[0]}, .jsonl or .csv in {root}"
         matched.problems.update({clip: reason.format(clip.stem) for clip in rest})
         return matched
-    others = _match_records(rest, listed, root)
-    matched.captions.update(others.captions)
-    matched.problems.update(others.problems)
+    others = _match_records(clips, listed, root)
+    matched.captions.update({c: others.captions[c] for c in rest if c in others.captions})
+    matched.problems.update({c: others.problems[c] for c in rest if c in others.problems})
+    matched.unused.extend(others.unused)
     return matched
 
 
