@@ -43,7 +43,7 @@ class HelperProcess:
         if not python:
             message = "this process does not know the path of its Python (sys.executable is empty)"
             raise OSError(message)
-        self._process = _spawn([python, "-I", "-S", str(worker)])
+        self._process = _spawn([python, "-I", "-S", str(worker), str(os.getpid())])
         self._stdin = cast("IO[bytes]", self._process.stdin)
         self._stdout = cast("IO[bytes]", self._process.stdout)
         self._stderr = cast("IO[bytes]", self._process.stderr)

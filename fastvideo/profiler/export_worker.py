@@ -1,10 +1,10 @@
 """The export helper: reads jobs on standard input, exports them, answers on standard output.
 
-Run by file path with ``python -I -S``, so that it starts fast and imports nothing but the standard
-library and its siblings. It takes what a launcher sends to the trainer's process group and goes on,
-because the last segments of a run are handed over when the run is already being ended: it stops
-when its input ends, when it is told to, or when the trainer is gone, after exporting what it was
-handed, and never later than :data:`DRAIN_LIMIT_S` after that.
+Run by file path with ``python -I -S`` and the process id of the trainer, so that it starts fast
+and imports nothing but the standard library and its siblings. It takes what a launcher sends to the
+trainer's process group and goes on, because the last segments of a run are handed over when the run
+is already being ended: it stops when its input ends, when it is told to, or when the trainer is
+gone, after exporting what it was handed, and never later than :data:`DRAIN_LIMIT_S` after that.
 """
 
 from __future__ import annotations
@@ -53,11 +53,17 @@ class JobReader(threading.Thread):
         jobs: The jobs that have come in; None after the last one.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, parent: int) -> None:
+        """Reads nothing yet.
+
+        Args:
+            descriptor: File descriptor of the input.
+            parent: Process id of the trainer.
+        """
         super().__init__(name="jobs", daemon=True)
         self.jobs: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._descriptor = descriptor
-        self._parent = os.getppid()
+        self._parent = parent
 
     def run(self) -> None:
         """Reads until the input ends, a closing message comes, or the trainer has gone."""
@@ -99,7 +105,9 @@ def main() -> int:
     _settle()
     records = import_sibling("segment_record")
     exports = import_sibling("segment_export")
-    reader = JobReader(sys.stdin.fileno())
+    # The trainer can be gone before this process looks for it, so it says who it is.
+    parent = int(sys.argv[1]) if len(sys.argv) > 1 else os.getppid()
+    reader = JobReader(sys.stdin.fileno(), parent)
     reader.start()
     try:
         while (message := reader.jobs.get()) is not None:

@@ -133,7 +133,7 @@ def test_what_kineto_says_about_the_process_group_is_kept(
     builder.header["distributedInfo"] = {
         "backend": "nccl",
         "rank": 5,
-        "pg_config": groups,
+        "pg_config": [{"ranks": [5, 6]}],
     }
     raw = builder.write(tmp_path / ".raw.json")
     export_segment(make_record(raw, rank=5, world_size=8, stem=STEM))
@@ -141,7 +141,7 @@ def test_what_kineto_says_about_the_process_group_is_kept(
         "backend": "nccl",
         "rank": 5,
         "world_size": 8,
-        "pg_config": groups,
+        "pg_config": [{"ranks": [5, 6]}],
     }
 
 
