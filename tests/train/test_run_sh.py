@@ -50,7 +50,7 @@ def config(tmp_path: Path) -> Path:
     path.parent.mkdir()
     content = {
         "models": {"student": {"_target_": "toy_run.ToyModel", "init_from": "base"}},
-        "method": {"_target_": "toy_run.ToyMethod", "print_ready_at": 1},
+        "method": {"_target_": "toy_run.ToyMethod", "print_ready_at": 2},
         "training": {
             "loop": {"max_train_steps": 2},
             "checkpoint": {"output_dir": str(tmp_path / "out")},
@@ -238,7 +238,7 @@ def test_mistake_in_an_override_is_one_line(
 
 
 def _wait_for_ready(process: subprocess.Popen[str]) -> int:
-    """Reads output up to the line of a rank's first step and returns the rank's process id."""
+    """Reads output up to the line of a step, the one before being logged, and returns the rank's process id."""
     assert process.stdout is not None
     seen = []
     for line in process.stdout:
@@ -339,8 +339,11 @@ def test_failing_training_shows_its_traceback(
     environ: dict[str, str], config: Path, tmp_path: Path
 ) -> None:
     """An exception in a rank is in the log with its traceback, and the status is not 0."""
-    result = _run(config, "--method.fail_at=1", env=_real(environ), cwd=tmp_path)
+    result = _run(config, "--method.fail_at=2", env=_real(environ), cwd=tmp_path)
     assert result.returncode == 1
-    assert "RuntimeError: broken on purpose at step 1" in result.stdout
+    assert "Traceback (most recent call last)" in result.stdout
+    assert "RuntimeError: broken on purpose at step 2" in result.stdout
+    metrics = tmp_path / "out" / "tracker" / "metrics.jsonl"
+    assert len(metrics.read_text(encoding="utf-8").splitlines()) == 1
     (log,) = Path(environ["LOG_DIR"]).glob("*.log")
     assert "RuntimeError: broken on purpose" in log.read_text(encoding="utf-8")

@@ -80,28 +80,17 @@ def reject_unavailable(training: TrainingConfig) -> None:
         training: The typed section.
 
     Raises:
-        ConfigError: Checkpoints are to be saved, or the run is to continue from one. Resuming from
-            "latest" where there is no checkpoint starts afresh and is fine.
+        ConfigError: Attention is to be sparse, checkpoints are to be saved, or the run is to
+            continue from one. Resuming from "latest" where there is no checkpoint starts afresh
+            and is fine.
     """
-    checkpoint = training.checkpoint
-    key = "training.checkpoint.training_state_checkpointing_steps"
-    if checkpoint.training_state_checkpointing_steps > 0:
+    if training.vsa.sparsity > 0:
         message = (
-            f"{key}: saving checkpoints is not available in this version, "
-            f"got {checkpoint.training_state_checkpointing_steps}. Set --{key} 0"
+            f"training.vsa.sparsity: sparse attention is not available in this version, "
+            f"got {training.vsa.sparsity}. Set --training.vsa.sparsity 0 for dense attention"
         )
         raise ConfigError(message)
-    resume = checkpoint.resume_from_checkpoint
-    found = _checkpoints(checkpoint.output_dir)
-    if not resume or (resume == _LATEST and not found):
-        return
-    key = "training.checkpoint.resume_from_checkpoint"
-    what = f"{resume!r}, which is {found[-1]}" if resume == _LATEST else repr(resume)
-    message = (
-        f"{key}: resuming is not available in this version, got {what}. "
-        f"Start afresh with --{key} null"
-    )
-    raise ConfigError(message)
+    _reject_checkpoints(training)
 
 
 def _run(arguments: TrainArguments) -> None:
@@ -156,6 +145,28 @@ def _report_dry_run(cfg: RunConfig, method: TrainingMethod) -> None:
         cfg.training.distributed.num_gpus,
         cfg.training.loop.max_train_steps,
     )
+
+
+def _reject_checkpoints(training: TrainingConfig) -> None:
+    checkpoint = training.checkpoint
+    key = "training.checkpoint.training_state_checkpointing_steps"
+    if checkpoint.training_state_checkpointing_steps > 0:
+        message = (
+            f"{key}: saving checkpoints is not available in this version, "
+            f"got {checkpoint.training_state_checkpointing_steps}. Set --{key} 0"
+        )
+        raise ConfigError(message)
+    resume = checkpoint.resume_from_checkpoint
+    found = _checkpoints(checkpoint.output_dir)
+    if not resume or (resume == _LATEST and not found):
+        return
+    key = "training.checkpoint.resume_from_checkpoint"
+    what = f"{resume!r}, which is {found[-1]}" if resume == _LATEST else repr(resume)
+    message = (
+        f"{key}: resuming is not available in this version, got {what}. "
+        f"Start afresh with --{key} null"
+    )
+    raise ConfigError(message)
 
 
 def _checkpoints(output_dir: str) -> list[Path]:
