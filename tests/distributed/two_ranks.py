@@ -95,13 +95,14 @@ def _gradients(mesh_shape: tuple[int, int]) -> dict[str, Any]:
 
 def _stale_weights(mesh_shape: tuple[int, int]) -> float:
     """Changes the shards between two forwards without a backward; returns the error after."""
-    model, whole = Toy().requires_grad_(True), Toy()
+    model, whole = Toy(), Toy()
     mesh = distributed.get_fsdp_mesh(*mesh_shape)
     distributed.shard_model(model, mesh, distributed.mixed_precision_policy(torch.float32))
     x = torch.ones(1, 4)
+    shards = list(model.parameters())  # what an optimizer or an EMA callback holds on to
     with torch.no_grad():
         model(x)
-        for parameter in (*model.parameters(), *whole.parameters()):
+        for parameter in (*shards, *whole.parameters()):
             parameter.mul_(2.0)
         return float((model(x) - whole(x)).abs().max())
 

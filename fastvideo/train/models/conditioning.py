@@ -6,7 +6,7 @@ the embedding of a negative prompt (the default), zeros, or the prompt itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -111,6 +111,22 @@ def text_conditioning(
         )
         raise ValueError(message)
     return batch.unconditional_dict
+
+
+def guidance_pair(batch: TrainingBatch, cfg_uncond: Mapping[str, Any] | None) -> TrainingBatch:
+    """Returns a batch of 2·B samples for guidance in one call: with the prompt, then without.
+
+    Only the conditioning is doubled; latents are those of ``batch``.
+
+    Raises:
+        ValueError: The policy cannot be followed, as in :func:`text_conditioning`.
+    """
+    unconditional = text_conditioning(batch, conditional=False, cfg_uncond=cfg_uncond)
+    doubled = {
+        name: torch.cat([tensor, unconditional[name]])
+        for name, tensor in batch.conditional_dict.items()
+    }
+    return replace(batch, conditional_dict=doubled, unconditional_dict=None)
 
 
 def _check_text_only(policy: UnconditionalPolicy) -> None:

@@ -112,6 +112,8 @@ class WanModel(ModelBase):
             shift=self.flow_shift, device=self.device
         )
         self.timestep_shift = self.flow_shift
+        if training_config.vsa_sparsity > 0:
+            logger.warning("training.vsa.sparsity is set, but Wan's attention is dense here")
         self._training_config = training_config
         self._trainable = trainable
         self._negative_prompt = negative_prompt

@@ -11,6 +11,7 @@ from fastvideo.errors import ConfigError
 from fastvideo.train.models.batch import TrainingBatch
 from fastvideo.train.models.conditioning import (
     UnconditionalPolicy,
+    guidance_pair,
     parse_unconditional_policy,
     text_conditioning,
 )
@@ -72,6 +73,16 @@ def test_a_missing_negative_prompt_is_an_error() -> None:
     """The message says how to get one and how to do without."""
     with pytest.raises(ValueError, match=r"set_requires_negative_conditioning.*zero or keep"):
         _text(None, negative=False)
+
+
+def test_a_guidance_pair_has_the_prompt_first() -> None:
+    """All channels are doubled, so that one call predicts both."""
+    pair = guidance_pair(_batch(), {"text": "zero"})
+    text = pair.conditional_dict["encoder_hidden_states"]
+    assert text.equal(torch.cat([torch.ones(1, 2, 3), torch.zeros(1, 2, 3)]))
+    assert pair.conditional_dict["encoder_attention_mask"].shape == (2, 2)
+    with pytest.raises(ValueError, match="negative prompt"):
+        guidance_pair(_batch(negative=False), None)
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,15 @@ def test_flow_shifts(
     assert next(iter(model.dataloader))["vae_latent"].shape == (1, 16, 3, 8, 8)
 
 
+def test_sparse_attention_is_said_to_be_missing(
+    config: TrainingConfig, model_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run file that asks for it runs, densely, with a warning."""
+    config.vsa.sparsity = 0.5
+    _model(config, model_dir)
+    assert "training.vsa.sparsity is set" in caplog.text
+
+
 def test_attention_backends_have_fastvideos_names(config: TrainingConfig, model_dir: Path) -> None:
     """An implementation that is unknown is an error that lists the names."""
     model = _model(config, model_dir, attention_backend="TORCH_SDPA")

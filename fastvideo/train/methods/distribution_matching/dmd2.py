@@ -22,6 +22,7 @@ from fastvideo.train.methods.base import TrainingMethod
 from fastvideo.train.methods.distribution_matching.dmd2_config import DMD2Config
 from fastvideo.train.methods.distribution_matching.rollout import draw_rollout
 from fastvideo.train.methods.optimizers import build_role_optimizer, schedule_plan
+from fastvideo.train.models.conditioning import guidance_pair
 from fastvideo.train.models.flow import unshift_sigma
 
 if TYPE_CHECKING:
@@ -257,16 +258,33 @@ class DMD2Method(TrainingMethod):
 
     def _teacher_x0(self, noisy: Tensor, timestep: Tensor, batch: TrainingBatch) -> Tensor:
         """Predicts with guidance, r_u + s·(r_c - r_u); a scale of 1 needs r_c only."""
-        with profiler_region("distillation_teacher_forward"):
-            conditional = self.teacher.predict_x0(noisy, timestep, batch, conditional=True)
         if not self.config.uses_guidance:
-            return conditional
-        with profiler_region("distillation_teacher_forward"):
-            unconditional = self.teacher.predict_x0(
-                noisy, timestep, batch, conditional=False, cfg_uncond=self.config.cfg_uncond
-            )
+            with profiler_region("distillation_teacher_forward"):
+                return self.teacher.predict_x0(noisy, timestep, batch, conditional=True)
+        conditional, unconditional = self._teacher_pair(noisy, timestep, batch)
         scale = self.config.real_score_guidance_scale
         return unconditional + scale * (conditional - unconditional)
+
+    def _teacher_pair(
+        self, noisy: Tensor, timestep: Tensor, batch: TrainingBatch
+    ) -> tuple[Tensor, Tensor]:
+        """Predicts with the prompt and without; in one call if so configured."""
+        policy = self.config.cfg_uncond
+        if self.config.batch_teacher_guidance:
+            pair = guidance_pair(batch, policy)
+            with profiler_region("distillation_teacher_forward"):
+                both = self.teacher.predict_x0(
+                    torch.cat([noisy, noisy]), timestep, pair, conditional=True
+                )
+            conditional, unconditional = both.chunk(2)
+            return conditional, unconditional
+        with profiler_region("distillation_teacher_forward"):
+            conditional = self.teacher.predict_x0(noisy, timestep, batch, conditional=True)
+        with profiler_region("distillation_teacher_forward"):
+            unconditional = self.teacher.predict_x0(
+                noisy, timestep, batch, conditional=False, cfg_uncond=policy
+            )
+        return conditional, unconditional
 
     def _critic_loss(self, batch: TrainingBatch, samples: Tensor | None) -> Tensor:
         """Returns the critic's flow-matching loss on samples of the student."""

@@ -52,6 +52,8 @@ class DMD2Config:
         sync_rollout_target: All ranks end their rollout at the step that rank 0 drew.
         reuse_generator_rollout: On update steps the critic learns from the student's own rollout
             instead of a second one: faster, with other random numbers.
+        batch_teacher_guidance: The teacher predicts with and without the prompt in one call of
+            twice the batch: fewer, larger kernels for more memory.
         lr_step_rules: Rules of a `piecewise_constant` schedule of the student.
         fake_score_lr_step_rules: The same for the critic.
     """
@@ -70,6 +72,7 @@ class DMD2Config:
     needs_negative_prompt: bool
     sync_rollout_target: bool
     reuse_generator_rollout: bool
+    batch_teacher_guidance: bool
     lr_step_rules: str | None
     fake_score_lr_step_rules: str | None
 
@@ -105,6 +108,7 @@ class DMD2Config:
             needs_negative_prompt=guidance != 1.0 and policy.needs_negative_prompt,
             sync_rollout_target=_flag(method, "sync_rollout_target"),
             reuse_generator_rollout=_flag(method, "reuse_generator_rollout"),
+            batch_teacher_guidance=_flag(method, "batch_teacher_guidance"),
             lr_step_rules=method.get("lr_step_rules"),
             fake_score_lr_step_rules=method.get("fake_score_lr_step_rules"),
         )
