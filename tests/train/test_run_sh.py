@@ -238,7 +238,7 @@ def test_mistake_in_an_override_is_one_line(
 
 
 def _wait_for_ready(process: subprocess.Popen[str]) -> int:
-    """Reads output up to the line of a step, the one before being logged, and returns the rank's process id."""
+    """Reads output until a rank says it is in its second step; returns its process id."""
     assert process.stdout is not None
     seen = []
     for line in process.stdout:
