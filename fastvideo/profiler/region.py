@@ -18,13 +18,14 @@ from torch.compiler import is_dynamo_compiling
 from fastvideo.errors import did_you_mean
 from fastvideo.logger import init_logger
 from fastvideo.profiler.catalogue import built_in_registry
-from fastvideo.profiler.sinks import Attributes, RegionSink, SinkList
+from fastvideo.profiler.sinks import SinkList
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
     from fastvideo.profiler.registry import ProfilerRegion
+    from fastvideo.profiler.sinks import Attributes, ContextManager, RegionClock, RegionSink
 
 logger = init_logger(__name__)
 
@@ -38,26 +39,49 @@ _registry = built_in_registry()
 
 
 class _Site:
-    """One spelling of one region: what sinks are told, and which sinks want it.
+    """One spelling of one region, and what an entry of it does at the moment.
 
-    The object of a spelling lives as long as the process, and only ``sinks`` changes: compiled
-    code that was guarded on its identity stays valid when sinks come and go.
+    The object of a spelling lives as long as the process: compiled code that was guarded on its
+    identity stays valid when sinks come and go.
+
+    Attributes:
+        region: The region.
+        annotation: Its name in traces, as this spelling has it.
+        sinks: The sinks that want it.
+        idle: The clock's idle timers of the region; empty when an entry needs more than a timer.
+        open: Makes the context manager of an entry when no timer is idle.
     """
 
-    __slots__ = ("annotation", "region", "sinks")
+    __slots__ = ("annotation", "idle", "open", "region", "sinks")
 
     def __init__(self, region: ProfilerRegion, spelling: str) -> None:
         self.region = region
         self.annotation = ANNOTATION_PREFIX + spelling
         self.sinks: tuple[RegionSink, ...] = ()
+        self.idle: list[ContextManager] = []
+        self.open: Callable[[_Site, Attributes], ContextManager] = _Entry
+
+    def bind(self, sinks: tuple[RegionSink, ...], clock: RegionClock | None) -> _Site | None:
+        """Sets what an entry does; returns what the table holds for this spelling."""
+        self.sinks = sinks
+        self.idle = []
+        self.open = _Entry
+        if clock is None:
+            return self if sinks else None
+        if sinks:
+            self.open = _TimedEntry
+        else:
+            self.idle = clock.idle_timers(self.region)
+            self.open = _open_timer
+        return self
 
 
 class _Entry:
-    """One entry of a region that somebody listens to."""
+    """One entry of a region that sinks listen to."""
 
     __slots__ = ("_attributes", "_generation", "_opened", "_site")
 
-    def __init__(self, site: _Site, attributes: Attributes) -> None:
+    def __init__(self, site: _Site, attributes: Attributes, /) -> None:
         self._site = site
         self._attributes = attributes
         self._opened: list[tuple[RegionSink, object]] = []
@@ -91,13 +115,37 @@ class _Entry:
                 _sinks.drop(sink, error)
 
 
+class _TimedEntry(_Entry):
+    """One entry of a region that sinks listen to while a clock is set; the clock is innermost."""
+
+    __slots__ = ("_timer",)
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._timer = _open_timer(self._site, self._attributes)
+        self._timer.__enter__()
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        raised: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._timer.__exit__(error_type, raised, traceback)
+        super().__exit__(error_type, raised, traceback)
+
+
+def _open_timer(site: _Site, attributes: Attributes) -> ContextManager:
+    clock = _clock
+    return _NOOP if clock is None else clock.open(site.region, attributes)
+
+
 _sites: dict[str, _Site] = {}
+_clock: RegionClock | None = None
 _table: dict[str, _Site | None] = {}
 
 
-def profiler_region(
-    name: str, /, **attributes: object
-) -> contextlib.AbstractContextManager[None, None]:
+def profiler_region(name: str, /, **attributes: object) -> ContextManager:
     """Marks the body of a ``with`` statement as an entry of a registered region.
 
     Costs a dictionary lookup while nothing is attached. Exceptions of the body pass unchanged.
@@ -118,7 +166,13 @@ def profiler_region(
         return _NOOP if is_dynamo_compiling() else _report_unknown(name)
     if site is None or is_dynamo_compiling():
         return _NOOP
-    return _Entry(site, attributes)
+    idle = site.idle
+    if idle:
+        try:
+            return idle.pop()
+        except IndexError:  # another thread took the last one
+            pass
+    return site.open(site, attributes)
 
 
 def profile_region(name: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
@@ -200,6 +254,23 @@ def sink_error_counts() -> dict[str, int]:
     return dict(_sinks.error_counts())
 
 
+def set_clock(clock: RegionClock | None) -> None:
+    """Makes ``clock`` time every region; None ends that. There is one clock per process.
+
+    Args:
+        clock: Replaces the one that was set before. Setting the same one again makes call sites
+            ask anew for its timers, which is how a clock changes what an entry does.
+    """
+    global _clock  # noqa: PLW0603 - part of the one process-global, what regions report to
+    _clock = clock
+    _rebuild_table()
+
+
+def get_clock() -> RegionClock | None:
+    """Returns the clock that times every region, or None."""
+    return _clock
+
+
 def _rebuild_table() -> None:
     """Fills the table anew from the registry and the attached sinks."""
     for region in _registry.list():
@@ -208,8 +279,7 @@ def _rebuild_table() -> None:
             site = _sites.get(spelling)
             if site is None:
                 site = _sites[spelling] = _Site(region, spelling)
-            site.sinks = wanting
-            _table[spelling] = site if wanting else None
+            _table[spelling] = site.bind(wanting, _clock)
 
 
 def _wants(sink: RegionSink, region: ProfilerRegion) -> bool:

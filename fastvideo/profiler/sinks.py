@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from fastvideo.logger import init_logger
@@ -17,6 +18,27 @@ if TYPE_CHECKING:
 logger = init_logger(__name__)
 
 Attributes = dict[str, object]
+ContextManager = AbstractContextManager[object, bool | None]
+
+
+class RegionClock(Protocol):
+    """Times every region, in every run: what always-on telemetry is made of.
+
+    It stands apart from the sinks because its cost is paid at every entry. An entry that only the
+    clock hears of is a context manager taken from the list of idle ones, and nothing else; the
+    context manager puts itself back when it is left.
+    """
+
+    def idle_timers(self, region: ProfilerRegion) -> list[ContextManager]:
+        """Returns the list that call sites of ``region`` take idle timers from.
+
+        A list that stays empty sends every entry through ``open``.
+        """
+        ...
+
+    def open(self, region: ProfilerRegion, attributes: Attributes) -> ContextManager:
+        """Returns a context manager for one entry: none was idle, or sinks listen too."""
+        ...
 
 
 @runtime_checkable

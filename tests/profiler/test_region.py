@@ -358,3 +358,97 @@ def test_invented_names_do_not_grow_without_bound(monkeypatch: pytest.MonkeyPatc
     with profiler_region("one_more"):
         pass
     assert len(region_module._table) == 10_000
+
+
+class StopWatch:
+    """A timer of the clock below; puts itself back when it is left."""
+
+    def __init__(self, idle: list[StopWatch]) -> None:
+        self.idle = idle
+        self.entries = 0
+
+    def __enter__(self) -> None:
+        self.entries += 1
+
+    def __exit__(self, *error: object) -> None:
+        self.idle.append(self)
+
+
+class Clock:
+    """Times every region with watches that are used again."""
+
+    def __init__(self) -> None:
+        self.idle: dict[str, list[StopWatch]] = {}
+        self.made: list[StopWatch] = []
+        self.attributes: list[dict[str, object]] = []
+
+    def idle_timers(self, region: profiler.ProfilerRegion) -> list[StopWatch]:
+        return self.idle.setdefault(region.short_name, [])
+
+    def open(self, region: profiler.ProfilerRegion, attributes: dict[str, object]) -> StopWatch:
+        self.attributes.append(attributes)
+        self.made.append(StopWatch(self.idle_timers(region)))
+        return self.made[-1]
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    """Gives a clock that is set."""
+    clock = Clock()
+    region_module.set_clock(clock)
+    yield clock
+    region_module.set_clock(None)
+
+
+def test_a_clock_times_every_region_and_its_timers_are_used_again(clock: Clock) -> None:
+    """Both spellings share the timers of a region, and nesting makes one more."""
+    for _ in range(5):
+        with (
+            profiler_region("training_forward"),
+            profiler_region("profiler_region_training_forward"),
+        ):
+            pass
+    assert [watch.entries for watch in clock.made] == [5, 5]
+
+
+def test_clock_and_sinks_see_the_same_entries(clock: Clock, sink: RecordingSink) -> None:
+    """A sink that comes and goes changes nothing for the clock."""
+    with profiler_region("training_forward", step=4):
+        pass
+    profiler.detach(sink)
+    with profiler_region("training_forward"):
+        pass
+    assert sink.events == [("enter", "training_forward"), ("exit", "training_forward")]
+    assert clock.attributes == [{"step": 4}]
+    assert sum(watch.entries for watch in clock.made) == 2
+
+
+def test_a_compiled_function_does_not_hear_the_clock(clock: Clock) -> None:
+    """Regions trace as nothing while a clock is set, too."""
+
+    @torch.compile(fullgraph=True, backend="eager")
+    def compiled(x: torch.Tensor) -> torch.Tensor:
+        with profiler_region("training_forward"):
+            return x + 1
+
+    assert compiled(torch.ones(1)).item() == 2.0
+    assert clock.made == []
+
+
+def test_threads_never_share_a_timer(clock: Clock) -> None:
+    """Concurrent entries have timers of their own, and every entry is counted once."""
+    barrier = threading.Barrier(8)
+
+    def work() -> None:
+        barrier.wait()
+        for _ in range(2000):
+            with profiler_region("training_forward"):
+                pass
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(watch.entries for watch in clock.made) == 16000
+    assert len(clock.made) <= 8
