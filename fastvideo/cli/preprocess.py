@@ -137,8 +137,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _config(args: argparse.Namespace) -> PreprocessConfig:
-    import torch  # noqa: PLC0415 - slow to import
-
     from fastvideo.dataset.preprocess import PreprocessConfig  # noqa: PLC0415 - imports torch
     from fastvideo.dataset.video import FrameSpec  # noqa: PLC0415 - imports torch
 
@@ -151,9 +149,6 @@ def _config(args: argparse.Namespace) -> PreprocessConfig:
             message = f"--task t2v also needs {options}"
             raise ConfigError(message)
         spec = FrameSpec(args.height, args.width, args.num_frames, args.fps)
-    device = args.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
     return PreprocessConfig(
         model=args.model,
         out=args.out,
@@ -162,10 +157,27 @@ def _config(args: argparse.Namespace) -> PreprocessConfig:
         spec=spec,
         max_windows=args.windows_per_clip,
         samples_per_file=args.samples_per_file,
-        device=device,
+        device=_device(args.device),
         dtype=args.dtype,
         text_len=args.text_len,
     )
+
+
+def _device(name: str) -> str:
+    import torch  # noqa: PLC0415 - slow to import
+
+    has_cuda = torch.cuda.is_available()
+    if name == "auto":
+        return "cuda" if has_cuda else "cpu"
+    try:
+        kind = torch.device(name).type
+    except RuntimeError as error:
+        message = f"--device is {name!r}; expected auto, cpu, cuda or cuda:N"
+        raise ConfigError(message) from error
+    if kind == "cuda" and not has_cuda:
+        message = f"--device is {name!r}, and PyTorch sees no CUDA device; use --device cpu"
+        raise ConfigError(message)
+    return name
 
 
 def _count_or_all(text: str) -> int | None:

@@ -144,24 +144,25 @@ def _match_records(clips: Sequence[Path], path: Path, root: Path) -> MatchedCapt
             f"entry, or --captions {AUTO}"
         )
         raise ConfigError(message)
-    by_stem: dict[str, list[_Candidate]] = {}
-    for record in records:
-        if record.name:
-            candidate = _Candidate.of(record, path)
-            for key in candidate.keys:
-                by_stem.setdefault(key, []).append(candidate)
+    candidates = [_Candidate.of(record, path) for record in records if record.name]
+    by_end: dict[tuple[str, ...], list[_Candidate]] = {}
+    for candidate in candidates:
+        for end in {candidate.parts, candidate.beside_file}:
+            by_end.setdefault(end, []).append(candidate)
     matched = MatchedCaptions()
     for clip in clips:
-        _match_clip(clip, by_stem, matched, path)
-    _refuse_shared(by_stem.values(), matched, root)
-    seen = {id(c): c for group in by_stem.values() for c in group}
-    matched.unused.extend(c.record.place for c in seen.values() if not c.clips)
+        _match_clip(clip, by_end, matched, path)
+    _refuse_shared(candidates, matched, root)
+    matched.unused.extend(c.record.place for c in candidates if not c.clips)
     return matched
 
 
 @dataclass(slots=True)
 class _Candidate:
-    """A record with the path parts it must match, and the clips it matched."""
+    """A record with the ends of paths that it names, and the clips it matched.
+
+    ``parts`` is the name itself, ``beside_file`` the whole path it has from the caption file.
+    """
 
     record: CaptionRecord
     parts: tuple[str, ...]
@@ -172,35 +173,19 @@ class _Candidate:
     def of(cls, record: CaptionRecord, file: Path) -> _Candidate:
         name = record.name.replace("\\", "/")
         parts = tuple(part for part in PurePosixPath(name).parts if part != ".")
-        beside = Path(os.path.normpath(file.absolute().parent / name)).parts
-        return cls(record, parts, beside)
-
-    @property
-    def keys(self) -> set[str]:
-        return {self.parts[-1], PurePosixPath(self.parts[-1]).stem} if self.parts else set()
-
-    def matches(self, clip: Path) -> int:
-        """Returns how many path parts of ``clip`` the record's name fixes; 0 if it is another."""
-        with_ending = clip.absolute().parts
-        without_ending = (*with_ending[:-1], clip.stem)
-        for whole in (with_ending, without_ending):
-            if self.beside_file == whole:
-                return len(whole)
-            if self.parts and whole[-len(self.parts) :] == self.parts:
-                return len(self.parts)
-        return 0
+        return cls(record, parts, _whole_path(file.parent / name))
 
 
 def _match_clip(
-    clip: Path, by_stem: dict[str, list[_Candidate]], matched: MatchedCaptions, file: Path
+    clip: Path,
+    by_end: dict[tuple[str, ...], list[_Candidate]],
+    matched: MatchedCaptions,
+    file: Path,
 ) -> None:
-    near = {id(c): c for key in (clip.name, clip.stem) for c in by_stem.get(key, [])}
-    scored = [(candidate.matches(clip), candidate) for candidate in near.values()]
-    best = max((score for score, _ in scored), default=0)
-    if best == 0:
+    winners = _longest_match(clip, by_end)
+    if not winners:
         matched.problems[clip] = f"no caption in {file.name} names it"
         return
-    winners = [candidate for score, candidate in scored if score == best]
     texts = {candidate.record.caption for candidate in winners}
     for candidate in winners:
         candidate.clips.append(clip)
@@ -213,11 +198,25 @@ def _match_clip(
         matched.captions[clip] = texts.pop()
 
 
-def _refuse_shared(
-    groups: Iterable[list[_Candidate]], matched: MatchedCaptions, root: Path
-) -> None:
+def _longest_match(clip: Path, by_end: dict[tuple[str, ...], list[_Candidate]]) -> list[_Candidate]:
+    """Returns the records that name most of a clip's path, with or without the file's ending."""
+    whole = _whole_path(clip)
+    for length in range(len(whole), 0, -1):
+        end = whole[-length:]
+        found = [*by_end.get(end, []), *by_end.get((*end[:-1], clip.stem), [])]
+        if found:
+            return found
+    return []
+
+
+def _whole_path(path: Path) -> tuple[str, ...]:
+    """Returns the parts of the absolute path; links keep their names, ``..`` is resolved."""
+    return Path(os.path.normpath(path.absolute())).parts
+
+
+def _refuse_shared(candidates: Iterable[_Candidate], matched: MatchedCaptions, root: Path) -> None:
     """Takes the caption back from clips that one record names together: it is unclear which."""
-    for candidate in (c for group in groups for c in group):
+    for candidate in candidates:
         if len(candidate.clips) > 1:
             names = ", ".join(os.path.relpath(clip, root) for clip in candidate.clips[:3])
             for clip in candidate.clips:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import av
 import numpy as np
 import pytest
+import torch
 
 from fastvideo.cli.main import main
 from fastvideo.dataset import get_parquet_files_and_length
@@ -126,6 +127,7 @@ def test_text_only_needs_no_videos(
         ([], "error: --task t2v also needs --height, --width, --num-frames, --fps"),
         ([*FRAMES, "--height", "100"], "error: height is 100; expected a positive multiple of 16"),
         ([*FRAMES, "--num-frames", "8"], "error: num_frames is 8; expected 4k+1"),
+        ([*FRAMES, "--device", "gpu"], "error: --device is 'gpu'; expected auto, cpu, cuda or"),
         ([*FRAMES, "--captions", "none.json"], "error: captions file none.json does not exist"),
         ([*FRAMES, "--model", "./none"], "error: init_from './none' is not a directory"),
         ([*FRAMES, "--videos", "none"], "error: none is not a directory; expected a folder of"),
@@ -138,6 +140,18 @@ def test_mistakes_are_one_line_and_status_two(
     assert main(command(model, clips, *options)) == 2
     assert capsys.readouterr().err.startswith(message)
     assert not (clips.parent / "out" / "combined_parquet_dataset").exists()
+
+
+def test_cuda_without_a_device_is_refused(
+    model: Path,
+    clips: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The error says so at once, not after the model was read."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(command(model, clips, *FRAMES, "--device", "cuda:0")) == 2
+    assert "PyTorch sees no CUDA device; use --device cpu" in capsys.readouterr().err
 
 
 def test_a_number_of_windows_is_checked(

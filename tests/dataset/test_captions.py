@@ -39,14 +39,18 @@ EXPECTED = [("a.mp4", "a cat"), ("sub/b.mp4", "a dog, barking")]
         ),
         (
             "data.json",
-            ('{"data": [{"file_name": "a.mp4", "caption": " a cat "},'
-            ' {"video": "sub/b.mp4", "prompt": "a dog, barking"}]}'),
+            (
+                '{"data": [{"file_name": "a.mp4", "caption": " a cat "},'
+                ' {"video": "sub/b.mp4", "prompt": "a dog, barking"}]}'
+            ),
         ),
         ("mapping.json", '{"a.mp4": "a cat", "sub/b.mp4": {"text": "a dog, barking"}}'),
         (
             "lines.jsonl",
-            ('{"name": "a.mp4", "text": "a cat"}\n\n'
-            '{"name": "sub/b.mp4", "text": "a dog, barking"}\n'),
+            (
+                '{"name": "a.mp4", "text": "a cat"}\n\n'
+                '{"name": "sub/b.mp4", "text": "a dog, barking"}\n'
+            ),
         ),
         ("table.csv", 'file_name,caption\r\na.mp4,a cat\r\nsub/b.mp4,"a dog, barking"\r\n'),
         ("bom.csv", '\ufefffile_name,caption\na.mp4,a cat\nsub/b.mp4,"a dog, barking"\n'),
@@ -209,3 +213,12 @@ def test_auto_says_what_it_looked_for(tmp_path: Path) -> None:
     found = clips(tmp_path, "a.mp4")
     reason = match_captions(found, AUTO, tmp_path).problems[found[0]]
     assert reason.startswith("no a.txt beside it, and no captions.json, .jsonl or .csv in ")
+
+
+def test_many_clips_with_equal_names_are_matched_quickly(tmp_path: Path) -> None:
+    """Numbered files in numbered folders: the work grows with the clips, not with their square."""
+    names = [f"part{folder}/{number:05d}.mp4" for folder in range(300) for number in range(20)]
+    source = write(tmp_path / "c.json", json.dumps({name: f"about {name}" for name in names}))
+    found = [tmp_path / name for name in names]
+    matched = match_captions(found, str(source), tmp_path)
+    assert matched.captions == {tmp_path / name: f"about {name}" for name in names}
