@@ -22,6 +22,7 @@ from fastvideo.distributed.environment import (
 )
 from fastvideo.distributed.groups import RankGroup
 from fastvideo.distributed.sharding import (
+    forget_forwards,
     get_fsdp_mesh,
     is_sharded,
     mixed_precision_policy,
@@ -31,6 +32,7 @@ from fastvideo.distributed.sharding import (
 __all__ = [
     "RankGroup",
     "cleanup_dist_env_and_memory",
+    "forget_forwards",
     "get_dp_group",
     "get_dp_rank",
     "get_dp_world_size",

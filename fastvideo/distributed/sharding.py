@@ -68,6 +68,19 @@ def shard_model(model: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy
     return model
 
 
+def forget_forwards(model: nn.Module) -> None:
+    """Drops what FSDP remembers of forwards whose backward will never come.
+
+    FSDP notes the order of units in every forward, for prefetching in the backward, which clears
+    the notes. A frozen model has no backward, and its notes would grow with the length of the run.
+    Call this between steps, not between a forward and its backward. Older versions of torch have no
+    way to do it; nothing happens there, nor with a model that is not sharded.
+    """
+    reset = getattr(model, "reset_iter_state", None)
+    if isinstance(model, FSDPModule) and reset is not None:
+        reset()
+
+
 def is_sharded(model: nn.Module) -> bool:
     """Tells whether :func:`shard_model` was applied to ``model``."""
     return isinstance(model, FSDPModule)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.fsdp import FSDPModule
 
 from fastvideo.distributed import mixed_precision_policy
 
@@ -38,6 +39,13 @@ def test_a_forward_without_backward_leaves_nothing_stale(
 ) -> None:
     """Shards that change between two rollouts (a step, EMA weights) count in the second."""
     assert two_ranks["stale"][mesh] < 1e-5
+
+
+def test_a_frozen_model_does_not_remember_every_forward(two_ranks: dict[str, Any]) -> None:
+    """Three units noted per forward are forgotten, and the next forward is the same."""
+    if not hasattr(FSDPModule, "reset_iter_state"):
+        pytest.skip("this version of torch cannot forget")
+    assert two_ranks["frozen"] == {"remembered": 15, "forgotten": 0, "equal": True}
 
 
 def test_a_half_precision_policy(two_ranks: dict[str, Any]) -> None:

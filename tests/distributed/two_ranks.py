@@ -107,6 +107,24 @@ def _stale_weights(mesh_shape: tuple[int, int]) -> float:
         return float((model(x) - whole(x)).abs().max())
 
 
+def _frozen() -> dict[str, Any]:
+    """Counts what FSDP remembers of a frozen model's forwards, before and after forgetting."""
+    model = Toy().requires_grad_(False)
+    mesh = distributed.get_fsdp_mesh(1, 2)
+    distributed.shard_model(model, mesh, distributed.mixed_precision_policy(torch.float32))
+    notes = model._get_fsdp_state()._comm_ctx  # type: ignore[operator]
+    x = torch.ones(1, 4)
+    with torch.no_grad():
+        outs = [model(x) for _ in range(5)]
+        remembered = len(notes.post_forward_order)
+        distributed.forget_forwards(model)
+        forgotten = len(notes.post_forward_order)
+        outs.append(model(x))
+    distributed.forget_forwards(Toy())
+    equal = all(torch.equal(out, outs[0]) for out in outs)
+    return {"remembered": remembered, "forgotten": forgotten, "equal": equal}
+
+
 def _bf16() -> dict[str, str]:
     model = Toy()
     mesh = distributed.get_fsdp_mesh(1, 2)
@@ -152,6 +170,7 @@ def main(out: str) -> None:
         "gradients": {str(shape): _gradients(shape) for shape in ((1, 2), (2, 1))},
         "stale": {str(shape): _stale_weights(shape) for shape in ((1, 2), (2, 1))},
         "bf16": _bf16(),
+        "frozen": _frozen(),
         "wrong_mesh": _wrong_mesh(),
     }
     distributed.cleanup_dist_env_and_memory()

@@ -15,6 +15,7 @@ import torch
 from fastvideo.dataset.encoders import load_transformer, load_vae, vae_latent_stats
 from fastvideo.dataset.model_files import read_component_config, resolve_model_path
 from fastvideo.distributed import (
+    forget_forwards,
     get_fsdp_mesh,
     get_local_torch_device,
     get_world_size,
@@ -51,6 +52,7 @@ logger = init_logger(__name__)
 DEFAULT_FLOW_SHIFT = 3.0
 TEXT_LEN = 512
 _SPATIAL_COMPRESSION = 8
+_FORWARDS_REMEMBERED = 256
 
 _ATTENTION_BACKENDS = {
     "TORCH_SDPA": "native",
@@ -64,10 +66,32 @@ _ATTENTION_BACKENDS = {
 class WanModel(ModelBase):
     """A Wan transformer in one role of a training method.
 
+    The constructor loads the transformer, freezes it if asked, and shards it if there are several
+    ranks. Its arguments are the keys of ``models.<role>``.
+
     Attributes:
         model_dir: Local directory of the role's model, in diffusers layout.
         compute_dtype: Data type of forward and backward.
         flow_shift: Shift of the role's scheduler.
+
+    Args:
+        training_config: The run's ``training:`` section.
+        init_from: Model directory in diffusers layout, its name on the Hugging Face hub, or
+            ``tiny-random:wan2.1``.
+        trainable: Whether the role is trained.
+        disable_custom_init_weights: Ignore ``transformer_override_safetensor``: for teacher
+            and critic when an override is meant for the student only.
+        flow_shift: Shift of the role's noise schedule; by default ``pipeline.flow_shift``,
+            else 3.
+        enable_gradient_checkpointing_type: ``full``, ``ops`` or ``block_skip``; by default
+            that of ``training.model``. Frozen roles have no backward and ignore it.
+        transformer_override_safetensor: File or directory of transformer weights to load
+            instead of those in ``init_from``.
+        attention_backend: Attention implementation, in FastVideo's or diffusers' words.
+        negative_prompt: What stands for "no prompt" in guidance.
+
+    Raises:
+        ConfigError: A value cannot be used; the message names its key.
     """
 
     def __init__(  # noqa: PLR0913 - these are the keys of models.<role>
@@ -83,27 +107,6 @@ class WanModel(ModelBase):
         attention_backend: str | None = None,
         negative_prompt: str = WAN_NEGATIVE_PROMPT,
     ) -> None:
-        """Loads the transformer, shards it if there are several ranks, and freezes it if asked.
-
-        Args:
-            training_config: The run's ``training:`` section.
-            init_from: Model directory in diffusers layout, its name on the Hugging Face hub, or
-                ``tiny-random:wan2.1``.
-            trainable: Whether the role is trained.
-            disable_custom_init_weights: Ignore ``transformer_override_safetensor``: for teacher
-                and critic when an override is meant for the student only.
-            flow_shift: Shift of the role's noise schedule; by default ``pipeline.flow_shift``,
-                else 3.
-            enable_gradient_checkpointing_type: ``full``, ``ops`` or ``block_skip``; by default
-                that of ``training.model``. Frozen roles have no backward and ignore it.
-            transformer_override_safetensor: File or directory of transformer weights to load
-                instead of those in ``init_from``.
-            attention_backend: Attention implementation, in FastVideo's or diffusers' words.
-            negative_prompt: What stands for "no prompt" in guidance.
-
-        Raises:
-            ConfigError: A value cannot be used; the message names its key.
-        """
         self.device = get_local_torch_device()
         self.model_dir = resolve_model_path(init_from)
         self.compute_dtype = compute_dtype(training_config, self.device)
@@ -122,6 +125,7 @@ class WanModel(ModelBase):
         self._latent_stats: tuple[Tensor, Tensor] | None = None
         self._vae: Any = None
         self._warned_short_latents = False
+        self._frozen_forwards = 0
         override = _override(transformer_override_safetensor, ignored=disable_custom_init_weights)
         self.transformer = load_transformer(
             self.model_dir, dtype=master_dtype(training_config), override_safetensor=override
@@ -357,7 +361,15 @@ class WanModel(ModelBase):
                 encoder_hidden_states=conditioning["encoder_hidden_states"],
                 return_dict=False,
             )[0]
+        self._forget_frozen_forwards()
         return velocity_BCTHW.permute(0, 2, 1, 3, 4).to(torch.float32)
+
+    def _forget_frozen_forwards(self) -> None:
+        if self._trainable or torch.is_grad_enabled():
+            return
+        self._frozen_forwards += 1
+        if self._frozen_forwards % _FORWARDS_REMEMBERED == 0:
+            forget_forwards(self.transformer)
 
     def _transformer_timestep(self, timestep: Tensor, noisy_BTCHW: Tensor) -> Tensor:  # noqa: N803
         """Returns timesteps [B], or one per token, [B, tokens], where frames differ."""
