@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from fastvideo.profiler.config import TorchProfilerConfig
+from fastvideo.profiler.controller import (
+    TorchProfilerController,
+    get_global_controller,
+    get_or_create_profiler,
+    set_global_controller,
+)
+from fastvideo.profiler.nvtx import nvtx_range
 from fastvideo.profiler.region import (
     attach,
     detach,
@@ -20,12 +28,18 @@ __all__ = [
     "RecordingSink",
     "RegionRegistry",
     "RegionSink",
+    "TorchProfilerConfig",
+    "TorchProfilerController",
     "attach",
     "detach",
+    "get_global_controller",
+    "get_or_create_profiler",
     "list_profiler_regions",
+    "nvtx_range",
     "profile_region",
     "profiler_region",
     "register_profiler_region",
     "resolve_profiler_region",
+    "set_global_controller",
     "sink_error_counts",
 ]

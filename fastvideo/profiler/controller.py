@@ -139,7 +139,7 @@ class TorchProfilerController:
         """Tells whether entries of the region called ``name`` are recorded."""
         return self._enabled and self.config.selects_region(name)
 
-    def region(self, name: str) -> AbstractContextManager[None, None]:
+    def region(self, name: str) -> AbstractContextManager[object, bool | None]:
         """Marks the body of a ``with`` statement as an entry of a region.
 
         The same as :func:`profiler_region` while this controller is started; before, it records
@@ -206,12 +206,14 @@ class TorchProfilerController:
         """
 
         def finish() -> None:
+            self._recorder.paused = True
             try:
                 self._recorder.close_open(_OTHER_THREAD_S)
                 for exporter in list(self._exporters.values()):
                     exporter.flush(_SIGTERM_S)
             finally:
                 chain()
+            self._recorder.paused = False
 
         self._recorder.when_settled(finish)
 
@@ -259,7 +261,11 @@ class TorchProfilerController:
         missing = sorted(self.config.regions - self._recorder.entered)
         if missing:
             names = ", ".join(name.removeprefix(PREFIX) for name in missing)
-            logger.warning("kernel trace: enabled but never entered in this process: %s", names)
+            logger.warning(
+                "kernel trace: enabled but never entered in this process: %s (inside of compiled "
+                "functions, regions are not recorded)",
+                names,
+            )
 
 
 class _DirectEntry:

@@ -94,7 +94,7 @@ class StepRunner:
             tracker.end()
         return scalars
 
-    def _region(self, step: int) -> AbstractContextManager[None, None]:
+    def _region(self, step: int) -> AbstractContextManager[object, bool | None]:
         if self._step_kind is None:
             return profiler_region("training_train_one_step", step=step)
         kind = self._step_kind(step)
