@@ -81,8 +81,8 @@ class RowGroupReader:
 
     A row group is decoded once and kept while it is among the last ones used and all kept ones
     together stay below ``cache_bytes`` (the last one is kept in any case). After a fork, and in
-    a process that received it pickled, files are opened anew: file positions are shared between
-    parent and child, so an inherited handle must not be read. Not thread-safe.
+    a process that received it pickled, files are opened anew: an inherited handle may hold a lock
+    that a thread of the parent had taken, and that thread does not exist here. Not thread-safe.
 
     Args:
         files: Paths of the parquet files.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pickle
@@ -275,7 +276,7 @@ def test_damaged_counts_are_written_again(tmp_path: Path, content: str, counted:
 
 
 def test_processes_scan_once(tmp_path: Path) -> None:
-    """Of several processes that start together, one reads the footers."""
+    """Of two processes that start together, one reads the footers."""
     root = _write_many(tmp_path / "data")
     script = (
         "import sys; from fastvideo.dataset import file_list as f; n = []; real = f.count_rows\n"
@@ -288,11 +289,36 @@ def test_processes_scan_once(tmp_path: Path) -> None:
             stdout=subprocess.PIPE,
             text=True,
         )
-        for _ in range(3)
+        for _ in range(2)
     ]
     outputs = [process.communicate(timeout=120)[0].split() for process in processes]
-    assert [int(rows) for rows, _ in outputs] == [_MANY * (_MANY + 1) // 2] * 3
-    assert sorted(int(count) for _, count in outputs) == [0, 0, _MANY]
+    assert [int(rows) for rows, _ in outputs] == [_MANY * (_MANY + 1) // 2] * 2
+    assert sorted(int(count) for _, count in outputs) == [0, _MANY]
+
+
+def test_files_are_counted_under_the_lock(
+    tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one process counts, another one that comes along cannot take the lock."""
+    root = _write_many(tmp_path / "data")
+    refused: list[bool] = []
+    count_rows = file_list.count_rows
+
+    def probing(path: Path) -> int:
+        (lock,) = (cache_dir / "file_lists").glob("*.lock")
+        with lock.open() as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                refused.append(True)
+        return count_rows(path)
+
+    monkeypatch.setattr(file_list, "count_rows", probing)
+    get_parquet_files_and_length(str(root))
+    assert refused == [True] * _MANY
+    (lock,) = (cache_dir / "file_lists").glob("*.lock")
+    with lock.open() as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 # --- the pickle of older preprocessors

@@ -141,6 +141,15 @@ def test_epochs_shorter_than_the_prefetch(t2v_dataset: Callable[..., Path], work
     assert [_epoch(second), _epoch(second)] == epochs[2:]
 
 
+@_WORKERS
+def test_who_reads_ahead(root: Path, workers: int) -> None:
+    """Worker processes run ahead by themselves; without any, the data set does in a thread."""
+    loader = _loader(root, workers=workers)
+    next(iter(loader))
+    reads_ahead = loader.dataset._ahead is not None and loader.dataset._ahead._pending is not None
+    assert reads_ahead == (workers == 0)
+
+
 def test_groups_share_an_epoch(root: Path) -> None:
     """Two data-parallel groups together see every row of the epoch once."""
     parts = [_loader(root, num_sp_groups=2, global_rank=rank) for rank in range(2)]

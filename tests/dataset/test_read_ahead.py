@@ -24,6 +24,9 @@ class _Loader:
         self.calls: list[tuple[int, int]] = []
         self.threads: list[str] = []
         self.running = 0
+        self.hold: int | None = None
+        self.entered = threading.Event()
+        self.released = threading.Event()
         self.overlapped = False
 
     def __call__(self, batch: IndexBatch) -> tuple[int, int]:
@@ -31,6 +34,11 @@ class _Loader:
         self.overlapped |= self.running > 1
         self.calls.append((batch.epoch, batch.position))
         self.threads.append(threading.current_thread().name)
+        if batch.position == self.hold:
+            self.entered.set()
+            self.released.wait(0.2)  # long enough to be seen by a load that does not wait
+        elif self.entered.is_set():
+            self.released.set()
         self.running -= 1
         if batch.position == 13:
             message = "batch 13 is damaged"
@@ -52,8 +60,11 @@ def test_batches_in_order_are_loaded_once_in_the_thread() -> None:
 def test_a_jump_is_loaded_directly_and_never_at_the_same_time() -> None:
     """A batch that was not foreseen is loaded after the pending one has ended."""
     load = _Loader()
+    load.hold = 1
     ahead = ReadAhead(load)
-    for position, epoch in ((0, 0), (7, 0), (3, 0), (4, 1)):
+    ahead.fetch(_batch(0), following=_batch(1))
+    assert load.entered.wait(30)
+    for position, epoch in ((7, 0), (3, 0), (4, 1)):
         assert ahead.fetch(_batch(position, epoch), following=_batch(position + 1)) == (
             epoch,
             position,
@@ -102,7 +113,7 @@ def test_forked_child_starts_its_own_thread() -> None:
 
 def test_pickled_reader_works() -> None:
     """A reader travels without its thread and its pending batch."""
-    ahead = ReadAhead(_Loader())
+    ahead = ReadAhead(list)
     ahead.fetch(_batch(0), following=_batch(1))
     copy = pickle.loads(pickle.dumps(ahead))
-    assert copy.fetch(_batch(1), following=_batch(2)) == (0, 1)
+    assert copy.fetch(_batch(1), following=_batch(2)) == [1]

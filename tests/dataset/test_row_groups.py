@@ -103,24 +103,31 @@ def test_pickled_reader_reads(tmp_path: Path) -> None:
 
 _FORK = """
 import os, sys
+import pyarrow.parquet as pq
 from fastvideo.dataset.row_groups import RowGroupReader
+opened = []
+class Recording(pq.ParquetFile):
+    def __init__(self, *args, **kwargs):
+        opened.append(os.getpid())
+        super().__init__(*args, **kwargs)
+pq.ParquetFile = Recording
 reader = RowGroupReader([sys.argv[1]], [400], needed=["a"], wanted=["a"], cache_bytes=0)
 reader.row(0)
 pid = os.fork()
 right = [reader.row(index).scalar("a") for index in range(400)] == list(range(400))
 if pid == 0:
-    os._exit(0 if right else 1)
-print(right, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    os._exit(0 if right and opened[1:] == [os.getpid()] else 1)
+print(right, len(opened), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
 
 def test_forked_child_opens_its_own_files(tmp_path: Path) -> None:
-    """Parent and child read the same file at once and both read right."""
+    """Parent and child read at once, each through its own handle, and both read right."""
     (file,) = _write(tmp_path, [400], group=1)
     done = subprocess.run(
         [sys.executable, "-c", _FORK, file], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout == "True 0\n"
+    assert done.stdout == "True 1 0\n"
 
 
 def test_row_out_of_range(tmp_path: Path) -> None:
