@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastvideo.dataset.arrow import pa, pq
+from fastvideo.dataset.arrow import pa, pq, unreadable
 from fastvideo.dataset.file_list_cache import FileKey, FileListCache
 from fastvideo.dataset.model_files import cache_directory
-from fastvideo.errors import ConfigError, DataError, FastVideoError
+from fastvideo.errors import ConfigError, FastVideoError
 from fastvideo.logger import init_logger
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def parse_data_path_specs(path: DataPath) -> list[PathSpec]:
     """
     if isinstance(path, str | os.PathLike):
         text = os.fspath(path)
-        pairs = [(text, "1")] if text and Path(text).exists() else _split_specs(text)
+        pairs = [(text, "1")] if _exists(text) else _split_specs(text)
     elif isinstance(path, Mapping):
         pairs = [(os.fspath(name), str(repeat)) for name, repeat in path.items()]
     else:
@@ -77,9 +77,14 @@ def _split_specs(text: str) -> list[tuple[str, str]]:
     pairs = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, colon, repeat = part.rpartition(":")
-        whole = not colon or Path(part).exists()
+        whole = not colon or _exists(part)
         pairs.append((part, "1") if whole else (name.strip(), repeat.strip()))
     return pairs
+
+
+def _exists(text: str) -> bool:
+    # A long list of roots is no valid file name, where Path.exists would raise.
+    return text != "" and os.path.exists(text)  # noqa: PTH110
 
 
 def _whole_number(name: str, repeat: str) -> int:
@@ -156,8 +161,7 @@ def count_rows(file: Path) -> int:
     try:
         return int(pq.read_metadata(file).num_rows)
     except (pa.ArrowException, OSError) as error:
-        message = f"{file} cannot be read as parquet ({error}); write it again or remove it"
-        raise DataError(message) from error
+        raise unreadable(file, error) from error
 
 
 def _count_all(root: Path, keys: Sequence[FileKey]) -> dict[FileKey, int]:
@@ -182,7 +186,7 @@ def _cached_rows(root: Path, keys: Sequence[FileKey]) -> dict[FileKey, int]:
         known = cache.read()
         unknown = [key for key in keys if key not in known]
         rows = {key: known[key] for key in keys if key in known} | _count_all(root, unknown)
-        if rows != known:
+        if unknown:
             cache.write(rows)
     logger.debug("%s: %d files, %d of them counted now", root, len(keys), len(unknown))
     return rows

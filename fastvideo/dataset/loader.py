@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from fastvideo.dataset.arrow import pa, pq
+from fastvideo.dataset.arrow import pa, pq, unreadable
 from fastvideo.dataset.parquet_dataset import LatentsParquetMapStyleDataset
 from fastvideo.dataset.schema import tensor_column_parts, tensor_columns
 from fastvideo.errors import DataError, import_extra
@@ -131,8 +131,7 @@ def check_columns(dataset: LatentsParquetMapStyleDataset, required: Sequence[str
     try:
         present = set(pq.read_schema(file).names)
     except (pa.ArrowException, OSError) as error:
-        message = f"{file} cannot be read as parquet ({error}); write it again or remove it"
-        raise DataError(message) from error
+        raise unreadable(file, error) from error
     for name in declared:
         if not present.issuperset(tensor_column_parts(name)):
             message = (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, final
 
-from fastvideo.dataset.arrow import pa, pq
+from fastvideo.dataset.arrow import pa, pq, unreadable
 from fastvideo.dataset.schema import tensor_column_parts
 from fastvideo.dataset.tensors import StoredTensor
 from fastvideo.errors import DataError
@@ -148,7 +148,7 @@ class RowGroupReader:
             try:
                 file = _OpenFile(path, needed=self._needed, wanted=self._wanted)
             except (pa.ArrowException, OSError) as error:
-                raise _unreadable(path, error) from error
+                raise unreadable(path, error) from error
             if file.starts[-1] != rows:
                 message = (
                     f"{path} has {file.starts[-1]} rows, but had {rows} when the data set was "
@@ -167,15 +167,10 @@ class RowGroupReader:
             try:
                 table = file.parquet.read_row_group(group, file.columns, use_threads=False)
             except (pa.ArrowException, OSError) as error:
-                raise _unreadable(path, error) from error
+                raise unreadable(path, error) from error
             self._groups[path, group] = table
             self._group_bytes += table.nbytes
             while self._group_bytes > self._cache_bytes and len(self._groups) > 1:
                 self._group_bytes -= self._groups.popitem(last=False)[1].nbytes
         self._groups.move_to_end((path, group))
         return table
-
-
-def _unreadable(path: str, error: Exception) -> DataError:
-    message = f"{path} cannot be read as parquet ({error}); write it again or remove it"
-    return DataError(message)

@@ -96,6 +96,13 @@ def test_existing_path_is_taken_as_it_is(tmp_path: Path) -> None:
         assert parse_data_path_specs(path) == [PathSpec(path, 1)]
 
 
+def test_long_list_of_roots() -> None:
+    """A list longer than any file name is still a list."""
+    names = [f"root{i:03d}" for i in range(200)]
+    specs = parse_data_path_specs(",".join(f"{name}:1" for name in names))
+    assert [spec.path for spec in specs] == names
+
+
 # --- listing
 
 

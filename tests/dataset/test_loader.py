@@ -246,6 +246,9 @@ def test_damaged_file_is_named(root: Path, workers: int) -> None:
             stream.write(b"\xff" * 300)
     with pytest.raises(DataError, match=r"data_chunk_00000\d\.parquet cannot be read as parquet"):
         _epoch(loader)
+    if workers:
+        # torch waits ten seconds for workers whose iterator is collected along with a traceback.
+        loader._iterator._shutdown_workers()
 
 
 # --- without noise
