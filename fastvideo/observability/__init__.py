@@ -1,0 +1,1 @@
+"""Always-on telemetry: Prometheus metrics, OpenTelemetry spans, device time, run identity."""

@@ -1,0 +1,1 @@
+"""Numbers about a run, kept by the program and read by others."""
