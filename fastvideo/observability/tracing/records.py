@@ -1,0 +1,121 @@
+"""What travels from the training thread to the span worker, and what the worker makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import SpanContext
+
+AttributeValue = str | bool | int | float | tuple[str, ...] | tuple[bool | int | float, ...]
+"""What an attribute of a span can be once it is coerced."""
+
+ROOT_SPAN_NAME = "training_step"
+"""Name of a step's root span; the ranks' ``training_train_one_step`` spans are its children."""
+
+STEP_ATTRIBUTE = "fastvideo.step"
+STEP_KIND_ATTRIBUTE = "fastvideo.step_kind"
+DEVICE_DURATION_ATTRIBUTE = "fastvideo.device_duration_ms"
+SEGMENT_ATTRIBUTE = "fastvideo.trace_segment"
+OMITTED_ATTRIBUTE = "fastvideo.spans_omitted"
+
+
+class RegionEntry(Protocol):
+    """One entry of a region, as the hot path leaves it behind: plain values, nothing built."""
+
+    @property
+    def region(self) -> str:
+        """Short name of the region."""
+
+    @property
+    def start_ns(self) -> int:
+        """Entry, by ``time.perf_counter_ns``."""
+
+    @property
+    def end_ns(self) -> int:
+        """Exit, by the same clock; 0 while the entry is open."""
+
+    @property
+    def parent(self) -> RegionEntry | None:
+        """The entry around this one in the same flow of control, or None."""
+
+    @property
+    def error(self) -> type[BaseException] | None:
+        """Type of the exception that left the region, or None."""
+
+    @property
+    def attributes(self) -> dict[str, object] | None:
+        """What the call site said about this entry, as it said it."""
+
+    @property
+    def span_id(self) -> int:
+        """0 until somebody needed it; never changes once it was drawn."""
+
+    @property
+    def segment(self) -> str | None:
+        """File name of the kernel-trace segment that this entry recorded, or None."""
+
+    @property
+    def device_ms(self) -> float | None:
+        """Time on the device, in milliseconds, once it is known."""
+
+    @property
+    def foreign_parent(self) -> SpanContext | None:
+        """Context of the user's own span that is nearer than ``parent`` at entry, or None."""
+
+
+@dataclass(slots=True)
+class StepSpans:
+    """Everything one rank recorded of one sampled training step.
+
+    Attributes:
+        step: Number of the optimizer step.
+        step_kind: What kind of step it was, such as ``"generator"``, or None.
+        trace_id: From :func:`~fastvideo.observability.tracing.ids.step_trace_id`.
+        anchor_unix_ns: Wall-clock time at the moment ``anchor_perf_ns``, in Unix nanoseconds.
+        anchor_perf_ns: ``time.perf_counter_ns`` of that moment.
+        root: The entry of ``training_train_one_step``.
+        entries: The finished entries of the step, with or without ``root``, in any order.
+        error: Type of the exception that ended the step, or None.
+    """
+
+    step: int
+    step_kind: str | None
+    trace_id: int
+    anchor_unix_ns: int
+    anchor_perf_ns: int
+    root: RegionEntry
+    entries: list[RegionEntry]
+    error: type[BaseException] | None = None
+
+
+@dataclass(slots=True)
+class SpanRecord:
+    """One finished span, ready to be encoded.
+
+    Attributes:
+        name: Short region name, or the name of an event of the run.
+        trace_id: 128 bits, never 0.
+        span_id: 64 bits, never 0.
+        parent_span_id: 0 for a root span.
+        start_unix_ns: Start, in Unix nanoseconds.
+        end_unix_ns: End, in Unix nanoseconds; not before the start.
+        attributes: Coerced values by name.
+        error_type: Name of an exception's type; makes the status ERROR. Never its message.
+        links: ``(trace id, span id)`` of spans of other traces.
+        dropped_attributes: How many attributes a limit left out.
+        remote_parent: Whether the parent is a span of another process.
+    """
+
+    name: str
+    trace_id: int
+    span_id: int
+    parent_span_id: int
+    start_unix_ns: int
+    end_unix_ns: int
+    attributes: dict[str, AttributeValue] = field(default_factory=dict)
+    error_type: str | None = None
+    links: tuple[tuple[int, int], ...] = ()
+    dropped_attributes: int = 0
+    remote_parent: bool = False
