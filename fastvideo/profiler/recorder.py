@@ -8,8 +8,6 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-import torch
-
 from fastvideo.logger import init_logger
 from fastvideo.profiler import torch_session
 from fastvideo.profiler.ranks import current_rank, current_world_size
@@ -56,6 +54,7 @@ class SegmentRecorder:
         entered: Long names of the selected regions that were entered.
         counters: Segments by what became of them: ``recorded`` (handed over for export),
             ``failed``, and ``skipped`` (not begun: cap, disk, foreign profiler).
+        paused: Whether no new segments are begun for the time being.
     """
 
     def __init__(
@@ -81,6 +80,7 @@ class SegmentRecorder:
         """
         self.entered: set[str] = set()
         self.counters: Counter[str] = Counter()
+        self.paused = False
         self._config = config
         self._selected = frozenset(config.regions)
         self._new_profiler = new_profiler
@@ -201,7 +201,7 @@ class SegmentRecorder:
         self, token: _Token, region: ProfilerRegion, annotation: str, attributes: Attributes
     ) -> None:
         step = self._step.step if self._step is not None else None
-        if self._ended_because or not self._config.selects_step(step):
+        if self.paused or self._ended_because or not self._config.selects_step(step):
             return
         if not self._begin_move():
             return
@@ -226,7 +226,7 @@ class SegmentRecorder:
         if self._ended_because:
             self._skip(self._ended_because)
             return False
-        return self._device != "cuda" or not torch.cuda.is_current_stream_capturing()
+        return self._device != "cuda" or not torch_session.a_graph_is_captured()
 
     def _disk_is_full(self) -> bool:
         if self._directory is None:

@@ -185,10 +185,13 @@ class Segment:
             raise SegmentError(message)
 
     def release(self) -> None:
-        """Lets go of the profiler and its events now, not at the next garbage collection."""
+        """Lets go of the profiler, whose events are freed now unless somebody else holds it.
+
+        The profiler refers to itself through this table, and would live until the next garbage
+        collection.
+        """
         profiler, self._profiler = self._profiler, None
         if isinstance(profiler, torch.profiler.profile):
-            profiler.profiler = None
             profiler.action_map.clear()
 
     def record(

@@ -68,6 +68,14 @@ def session_is_intact() -> bool:
     return _flagged() and _records_here()
 
 
+def a_graph_is_captured() -> bool:
+    """Tells whether this thread captures a CUDA graph, which waiting for the device would break."""
+    try:
+        return bool(torch.cuda.is_current_stream_capturing())
+    except RuntimeError:  # a build without CUDA, or a driver that is not there
+        return False
+
+
 def force_off() -> None:
     """Leaves torch without a running profiler, as far as that is safe."""
     if session_is_intact():
