@@ -1,6 +1,6 @@
 """The hot path: entering and leaving regions, and nothing else.
 
-``_table`` maps every spelling of every registered name to the :class:`_Site` that a call site
+``_table`` maps every spelling of every registered name to the :class:`Site` that a call site
 enters, or to None while no sink wants the region. It is rebuilt when sinks or the registry change,
 so a call that nobody listens to is one dictionary lookup and a shared no-op. That no-op is a
 ``contextlib.nullcontext`` because TorchDynamo knows how to trace that class and no other.
@@ -25,7 +25,13 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from fastvideo.profiler.registry import ProfilerRegion
-    from fastvideo.profiler.sinks import Attributes, ContextManager, RegionClock, RegionSink
+    from fastvideo.profiler.sinks import (
+        Attributes,
+        ClockTimer,
+        ContextManager,
+        RegionClock,
+        RegionSink,
+    )
 
 logger = init_logger(__name__)
 
@@ -38,7 +44,7 @@ _NOOP: Final[contextlib.nullcontext[None]] = contextlib.nullcontext()
 _registry = built_in_registry()
 
 
-class _Site:
+class Site:
     """One spelling of one region, and what an entry of it does at the moment.
 
     The object of a spelling lives as long as the process: compiled code that was guarded on its
@@ -49,50 +55,54 @@ class _Site:
         annotation: Its name in traces, as this spelling has it.
         sinks: The sinks that want it.
         idle: The clock's idle timers of the region; empty when an entry needs more than a timer.
-        open: Makes the context manager of an entry when no timer is idle.
+        open: Makes the context manager of an entry when no timer is idle. It takes nothing, and
+            the entry is told its site and attributes afterwards, because a constructor in Python
+            would cost as much as all the rest.
+        time: Makes the clock's part of an entry.
     """
 
-    __slots__ = ("annotation", "idle", "open", "region", "sinks")
+    __slots__ = ("annotation", "idle", "open", "region", "sinks", "time")
 
     def __init__(self, region: ProfilerRegion, spelling: str) -> None:
         self.region = region
         self.annotation = ANNOTATION_PREFIX + spelling
         self.sinks: tuple[RegionSink, ...] = ()
         self.idle: list[ContextManager] = []
-        self.open: Callable[[_Site, Attributes], ContextManager] = _Entry
+        self.open: Callable[[], _Entry] = _Entry
+        self.time: Callable[[], ClockTimer] | None = None
 
-    def bind(self, sinks: tuple[RegionSink, ...], clock: RegionClock | None) -> _Site | None:
+    def bind(self, sinks: tuple[RegionSink, ...], clock: RegionClock | None) -> Site | None:
         """Sets what an entry does; returns what the table holds for this spelling."""
         self.sinks = sinks
         self.idle = []
         self.open = _Entry
+        self.time = None
         if clock is None:
             return self if sinks else None
+        self.time = clock.opener(self.region)
         if sinks:
             self.open = _TimedEntry
         else:
+            self.open = cast("Callable[[], _Entry]", self.time)
             self.idle = clock.idle_timers(self.region)
-            self.open = _open_timer
         return self
 
 
 class _Entry:
     """One entry of a region that sinks listen to."""
 
-    __slots__ = ("_attributes", "_generation", "_opened", "_site")
+    __slots__ = ("_generation", "_opened", "attributes", "site")
 
-    def __init__(self, site: _Site, attributes: Attributes, /) -> None:
-        self._site = site
-        self._attributes = attributes
-        self._opened: list[tuple[RegionSink, object]] = []
-        self._generation = 0
+    site: Site
+    attributes: Attributes
 
     def __enter__(self) -> None:
-        site = self._site
+        site = self.site
         self._generation = _sinks.generation
+        self._opened: list[tuple[RegionSink, object]] = []
         for sink in site.sinks:
             try:
-                token = sink.enter(site.region, site.annotation, self._attributes)
+                token = sink.enter(site.region, site.annotation, self.attributes)
             except Exception as error:  # noqa: BLE001 - telemetry never breaks what it observes
                 _sinks.drop(sink, error)
             else:
@@ -122,7 +132,16 @@ class _TimedEntry(_Entry):
 
     def __enter__(self) -> None:
         super().__enter__()
-        self._timer = _open_timer(self._site, self._attributes)
+        time = self.site.time
+        self._timer = None if time is None else time()
+        if self._timer is None:
+            return
+        self._timer.site = self.site
+        self._timer.attributes = self.attributes
+        for _, token in self._opened:
+            segment = getattr(token, "segment_file", None)
+            if segment is not None:
+                self._timer.note_segment(segment)
         self._timer.__enter__()
 
     def __exit__(
@@ -131,18 +150,14 @@ class _TimedEntry(_Entry):
         raised: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._timer.__exit__(error_type, raised, traceback)
+        if self._timer is not None:
+            self._timer.__exit__(error_type, raised, traceback)
         super().__exit__(error_type, raised, traceback)
 
 
-def _open_timer(site: _Site, attributes: Attributes) -> ContextManager:
-    clock = _clock
-    return _NOOP if clock is None else clock.open(site.region, attributes)
-
-
-_sites: dict[str, _Site] = {}
+_sites: dict[str, Site] = {}
 _clock: RegionClock | None = None
-_table: dict[str, _Site | None] = {}
+_table: dict[str, Site | None] = {}
 
 
 def profiler_region(name: str, /, **attributes: object) -> ContextManager:
@@ -172,7 +187,10 @@ def profiler_region(name: str, /, **attributes: object) -> ContextManager:
             return idle.pop()
         except IndexError:  # another thread took the last one
             pass
-    return site.open(site, attributes)
+    entry = site.open()
+    entry.site = site
+    entry.attributes = attributes
+    return entry
 
 
 def profile_region(name: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
@@ -278,7 +296,7 @@ def _rebuild_table() -> None:
         for spelling in (region.short_name, region.name):
             site = _sites.get(spelling)
             if site is None:
-                site = _sites[spelling] = _Site(region, spelling)
+                site = _sites[spelling] = Site(region, spelling)
             _table[spelling] = site.bind(wanting, _clock)
 
 

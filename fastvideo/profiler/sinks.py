@@ -6,13 +6,15 @@ import os
 import threading
 from collections import Counter
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from fastvideo.logger import init_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from types import TracebackType
 
+    from fastvideo.profiler.region import Site
     from fastvideo.profiler.registry import ProfilerRegion
 
 logger = init_logger(__name__)
@@ -21,23 +23,54 @@ Attributes = dict[str, object]
 ContextManager = AbstractContextManager[object, bool | None]
 
 
+class ClockTimer(Protocol):
+    """Times one entry of a region.
+
+    Attributes:
+        site: The call site's region; set before the entry.
+        attributes: What the call site said about this entry; set before the entry.
+    """
+
+    site: Site
+    attributes: Attributes
+
+    def note_segment(self, file_name: str) -> None:
+        """Is told, before the entry, that it records a kernel trace of this name."""
+        ...
+
+    def __enter__(self) -> object:
+        """Begins the entry."""
+        ...
+
+    def __exit__(
+        self,
+        error: type[BaseException] | None,
+        raised: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None:
+        """Ends the entry, whatever leaves it."""
+        ...
+
+
 class RegionClock(Protocol):
     """Times every region, in every run: what always-on telemetry is made of.
 
     It stands apart from the sinks because its cost is paid at every entry. An entry that only the
-    clock hears of is a context manager taken from the list of idle ones, and nothing else; the
-    context manager puts itself back when it is left.
+    clock hears of is a timer taken from the list of idle ones, and nothing else; the timer puts
+    itself back when it is left. What both methods return is kept by the call sites until the clock
+    is set anew.
     """
 
-    def idle_timers(self, region: ProfilerRegion) -> list[ContextManager]:
+    def idle_timers(self, region: ProfilerRegion) -> list[Any]:
         """Returns the list that call sites of ``region`` take idle timers from.
 
-        A list that stays empty sends every entry through ``open``.
+        A list that stays empty sends every entry to what ``opener`` returned.
         """
         ...
 
-    def open(self, region: ProfilerRegion, attributes: Attributes) -> ContextManager:
-        """Returns a context manager for one entry: none was idle, or sinks listen too."""
+    def opener(self, region: ProfilerRegion) -> Callable[[], ClockTimer]:
+        """Returns what makes a timer for one entry: none was idle, or sinks listen too."""
         ...
 
 
