@@ -103,6 +103,7 @@ class SampledEntry:
     start_ns: int
     end_ns: int
     error: type[BaseException] | None
+    foreign_parent: SpanContext | None
 
     def note_segment(self, file_name: str) -> None:
         """Remembers which kernel trace this entry records."""
