@@ -151,10 +151,12 @@ class DeviceTimer:
         Returns:
             What :meth:`end` takes; None if this entry cannot be measured.
         """
-        backend = self._backend
-        if self._failed or not backend.is_initialized() or backend.is_current_stream_capturing():
+        if self._failed:
             return None
+        backend = self._backend
         try:
+            if not backend.is_initialized() or backend.is_current_stream_capturing():
+                return None
             stream = backend.current_stream()
             device = stream.device_index
             try:
@@ -179,13 +181,15 @@ class DeviceTimer:
         if token is None or token.pair is None:
             return
         pair, token.pair = token.pair, None
+        if self._failed:
+            return
         backend = self._backend
-        if self._failed or not backend.is_initialized():
-            return
-        if backend.is_current_stream_capturing():
-            self._idle[token.stream.device_index].append(pair)
-            return
         try:
+            if not backend.is_initialized():
+                return
+            if backend.is_current_stream_capturing():
+                self._idle[token.stream.device_index].append(pair)
+                return
             pair.end.record(token.stream)
         except Exception as error:  # noqa: BLE001 - telemetry never breaks what it observes
             self._fail(error)
@@ -201,12 +205,12 @@ class DeviceTimer:
         Returns:
             How many entries were read.
         """
+        if self._failed or not self._draining.acquire(blocking=False):
+            return 0
         backend = self._backend
-        if self._failed or not backend.is_initialized() or backend.is_current_stream_capturing():
-            return 0
-        if not self._draining.acquire(blocking=False):
-            return 0
         try:
+            if not backend.is_initialized() or backend.is_current_stream_capturing():
+                return 0
             return self._read_finished()
         except Exception as error:  # noqa: BLE001 - telemetry never breaks what it observes
             self._fail(error)
