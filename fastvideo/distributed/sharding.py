@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import torch
@@ -62,6 +63,8 @@ def shard_model(model: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy
     Returns:
         ``model`` itself.
     """
+    # The transformer returns a view, which nobody here changes in place.
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
     for block in getattr(model, "blocks", ()):
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=True)

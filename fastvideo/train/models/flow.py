@@ -91,7 +91,7 @@ class FlowMatchScheduler:
         )
 
 
-def expand_timestep(timestep: Tensor, shape_BT: tuple[int, int]) -> Tensor:  # noqa: N803
+def expand_timestep(timestep: Tensor, shape_BT: tuple[int, int]) -> Tensor:
     """Returns one timestep per sample and frame, [B, T], whatever of the four shapes came in.
 
     Args:
@@ -115,7 +115,7 @@ def expand_timestep(timestep: Tensor, shape_BT: tuple[int, int]) -> Tensor:  # n
     raise ValueError(message)
 
 
-def sigma_of(timestep: Tensor, like_BTCHW: Tensor, num_train_timesteps: int) -> Tensor:  # noqa: N803
+def sigma_of(timestep: Tensor, like_BTCHW: Tensor, num_train_timesteps: int) -> Tensor:
     """Returns sigma = t / N in float64, broadcastable to ``like_BTCHW``: [B, T, 1, 1, 1].
 
     Raises:
@@ -129,7 +129,7 @@ def sigma_of(timestep: Tensor, like_BTCHW: Tensor, num_train_timesteps: int) -> 
     return (expanded.double() / num_train_timesteps)[:, :, None, None, None]
 
 
-def interpolate(clean_BTCHW: Tensor, noise_BTCHW: Tensor, sigma: Tensor) -> Tensor:  # noqa: N803
+def interpolate(clean_BTCHW: Tensor, noise_BTCHW: Tensor, sigma: Tensor) -> Tensor:
     """Returns (1 - sigma)·x₀ + sigma·ε in the dtype of x₀, computed in float32 or wider."""
     wide = torch.promote_types(clean_BTCHW.dtype, torch.float32)
     level = sigma.to(wide)
@@ -137,7 +137,7 @@ def interpolate(clean_BTCHW: Tensor, noise_BTCHW: Tensor, sigma: Tensor) -> Tens
     return mixed.to(clean_BTCHW.dtype)
 
 
-def clean_from_velocity(noisy_BTCHW: Tensor, velocity_BTCHW: Tensor, sigma: Tensor) -> Tensor:  # noqa: N803
+def clean_from_velocity(noisy_BTCHW: Tensor, velocity_BTCHW: Tensor, sigma: Tensor) -> Tensor:
     """Returns x̂₀ = x_sigma - sigma·v̂, computed in float64, in the dtype of the velocity."""
     clean = noisy_BTCHW.double() - sigma.double() * velocity_BTCHW.double()
     return clean.to(velocity_BTCHW.dtype)

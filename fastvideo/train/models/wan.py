@@ -243,8 +243,8 @@ class WanModel(ModelBase):
         """
         self._ensure_negative()
         text, mask = self._text(raw)
-        latents_BCTHW = self._latents(raw, latents_source, batch_size=text.shape[0])  # noqa: N806
-        noise_BCTHW = torch.randn(  # noqa: N806
+        latents_BCTHW = self._latents(raw, latents_source, batch_size=text.shape[0])
+        noise_BCTHW = torch.randn(
             latents_BCTHW.shape, generator=generator, device=generator.device
         ).to(self.device)
         timesteps = self._sample_timesteps(text.shape[0], generator)
@@ -355,7 +355,7 @@ class WanModel(ModelBase):
         conditioning = text_conditioning(batch, conditional=conditional, cfg_uncond=cfg_uncond)
         half = self.compute_dtype != torch.float32
         with torch.autocast(self.device.type, dtype=self.compute_dtype, enabled=half):
-            velocity_BCTHW: Tensor = self._wan(  # noqa: N806
+            velocity_BCTHW: Tensor = self._wan(
                 hidden_states=noisy.permute(0, 2, 1, 3, 4),
                 timestep=self._transformer_timestep(timestep, noisy),
                 encoder_hidden_states=conditioning["encoder_hidden_states"],
@@ -371,7 +371,7 @@ class WanModel(ModelBase):
         if self._frozen_forwards % _FORWARDS_REMEMBERED == 0:
             forget_forwards(self.transformer)
 
-    def _transformer_timestep(self, timestep: Tensor, noisy_BTCHW: Tensor) -> Tensor:  # noqa: N803
+    def _transformer_timestep(self, timestep: Tensor, noisy_BTCHW: Tensor) -> Tensor:
         """Returns timesteps [B], or one per token, [B, tokens], where frames differ."""
         batch, frames, _, height, width = noisy_BTCHW.shape
         expanded = flow.expand_timestep(timestep.to(self.device, torch.float32), (batch, frames))
@@ -387,7 +387,7 @@ class WanModel(ModelBase):
         if self._vae is None:
             self._vae = load_vae(self._base_dir, device=self.device, dtype=torch.float32)
         mean, std = self._stats()
-        raw_BCTHW = latents.permute(0, 2, 1, 3, 4).to(self.device, torch.float32) * std + mean  # noqa: N806
+        raw_BCTHW = latents.permute(0, 2, 1, 3, 4).to(self.device, torch.float32) * std + mean
         with torch.no_grad():
             video: Tensor = self._vae.decode(raw_BCTHW, return_dict=False)[0]
         return (video.float() / 2 + 0.5).clamp(0.0, 1.0)

@@ -78,7 +78,7 @@ class FineTuneMethod(TrainingMethod):
         prepared = self.student.prepare_batch(
             batch, generator=self.generator, latents_source="data"
         )
-        noisy_BTCHW = prepared.noisy_model_input.permute(0, 2, 1, 3, 4)  # noqa: N806
+        noisy_BTCHW = prepared.noisy_model_input.permute(0, 2, 1, 3, 4)
         velocity = self.student.predict_noise(
             noisy_BTCHW, prepared.timesteps, prepared, conditional=True
         )
