@@ -170,6 +170,7 @@ class TorchProfilerController:
                     "kernel trace: FASTVIDEO_TORCH_PROFILER_WITH_STACK slows everything inside a "
                     "segment, torch.compile most, and replaces a sys.setprofile hook meanwhile"
                 )
+            self._recorder.foreign.watch()
             attach(self._recorder)
             self._hooks.install()
 
@@ -188,6 +189,7 @@ class TorchProfilerController:
                     "kernel trace: the segment that is open on another thread could not be closed "
                     "and is lost; only its own thread can do that, by leaving the region"
                 )
+            self._recorder.foreign.unwatch()
             for exporter in self._exporters.values():
                 exporter.close(_STOP_S)
             self._exporters.clear()
@@ -223,6 +225,7 @@ class TorchProfilerController:
             torch_session.release_after_fork()
         self._forked = True
         self._recorder.abandon()
+        self._recorder.foreign.unwatch()
         self._exporters = {}
         self._enabled = self._started = False
         self._lock = threading.RLock()

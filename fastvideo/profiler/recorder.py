@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import threading
 import time
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from fastvideo.logger import init_logger
 from fastvideo.profiler import torch_session
+from fastvideo.profiler.foreign import ForeignProfilers
 from fastvideo.profiler.ranks import current_rank, current_world_size
 from fastvideo.profiler.segment import Segment
 from fastvideo.profiler.stems import Stem, claim_stem
@@ -31,12 +33,17 @@ _STEP: Final = "training_train_one_step"
 
 
 class _Token:
-    """What one entry of a region has to undo at its exit."""
+    """What one entry of a region has to undo at its exit.
 
-    __slots__ = ("annotation", "before", "done", "owns", "segment", "step")
+    Attributes:
+        segment_file: Name of the trace that the entry opened, or None; for who links to it.
+    """
+
+    __slots__ = ("annotation", "before", "done", "owns", "segment", "segment_file", "step")
 
     def __init__(self) -> None:
         self.done = False
+        self.segment_file: str | None = None
         self.segment: Segment | None = None
         self.annotation: torch_session.Annotation | None = None
         self.owns = False
@@ -55,6 +62,7 @@ class SegmentRecorder:
         counters: Segments by what became of them: ``recorded`` (handed over for export),
             ``failed``, and ``skipped`` (not begun: cap, disk, foreign profiler).
         paused: Whether no new segments are begun for the time being.
+        foreign: The profilers of others, which segments make way for.
     """
 
     def __init__(
@@ -81,6 +89,7 @@ class SegmentRecorder:
         self.entered: set[str] = set()
         self.counters: Counter[str] = Counter()
         self.paused = False
+        self.foreign = ForeignProfilers(self._make_way)
         self._config = config
         self._selected = frozenset(config.regions)
         self._new_profiler = new_profiler
@@ -208,7 +217,7 @@ class SegmentRecorder:
         try:
             if self._open is not None:
                 return
-            if torch_session.a_profiler_runs():
+            if self.foreign.present():
                 self._skip("foreign")
                 token.annotation = torch_session.begin_annotation(annotation)
             elif self._may_begin():
@@ -252,17 +261,23 @@ class SegmentRecorder:
             segment.stall_ns = time.perf_counter_ns() - before
             self._start(segment)
             token.annotation = segment.annotate(annotation)
+            token.segment_file = None if self._stem is None else self._stem.trace_file
         except Exception as error:  # noqa: BLE001 - profiling never stops training
             self._fail("begin", segment, error)
 
     def _start(self, segment: Segment) -> None:
-        keep_hook = self._config.with_stack
-        if self._kineto_is_silent:
-            segment.start(self._new_profiler(), keep_hook=keep_hook)
-            return
-        with torch_session.kineto_silenced():
-            segment.start(self._new_profiler(), keep_hook=keep_hook)
+        silence = (
+            contextlib.nullcontext if self._kineto_is_silent else torch_session.kineto_silenced
+        )
+        with self.foreign.own(), silence():
+            segment.start(self._new_profiler(), keep_hook=self._config.with_stack)
         self._kineto_is_silent = True
+
+    def _make_way(self) -> None:
+        """Ends the open segment, because another profiler is about to begin."""
+        if self.is_recording:
+            self._say_once("displaced")
+            self.close_open(_OTHER_THREAD_S)
 
     def _close(self, segment: Segment, error: type[BaseException] | None) -> None:
         if segment is not self._open:
@@ -336,10 +351,12 @@ class SegmentRecorder:
 
     def _skip(self, reason: str) -> None:
         self.counters["skipped"] += 1
-        if reason in self._said:
-            return
-        self._said.add(reason)
-        logger.warning(_SKIPPED[reason], self._reason_value(reason))
+        self._say_once(reason)
+
+    def _say_once(self, reason: str) -> None:
+        if reason not in self._said:
+            self._said.add(reason)
+            logger.warning(_WARNINGS[reason], self._reason_value(reason))
 
     def _reason_value(self, reason: str) -> object:
         return self._config.max_segments if reason == "cap" else self._directory
@@ -365,7 +382,7 @@ class SegmentRecorder:
             entry[1]()
 
 
-_SKIPPED: Final = {
+_WARNINGS: Final = {
     "cap": (
         "kernel trace: %s segments were recorded, no more will be in this process; raise "
         "FASTVIDEO_TORCH_PROFILER_MAX_SEGMENTS, or choose steps with FASTVIDEO_TORCH_PROFILE_STEPS"
@@ -373,6 +390,10 @@ _SKIPPED: Final = {
     "disk": (
         "kernel trace: the disk of %s has less than 2 GiB free, no more segments are recorded in "
         "this process"
+    ),
+    "displaced": (
+        "kernel trace: another torch profiler begins inside a region, whose segment in %s ends "
+        "here, for there can be only one"
     ),
     "foreign": (
         "kernel trace: another torch profiler runs in this process, so regions are annotated in "

@@ -34,6 +34,11 @@ class Stem:
     name: str
     raw_path: Path
 
+    @property
+    def trace_file(self) -> str:
+        """Name of the trace, once it is exported."""
+        return f"trace_{self.name}.pt.trace.json.gz"
+
     def discard(self) -> None:
         """Removes what was written under the temporary name, as far as that is possible."""
         for path in (self.raw_path, self.raw_path.with_name(self.raw_path.name + ".tmp")):

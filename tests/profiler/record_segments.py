@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.autograd import profiler as autograd_profiler
+from torch.profiler import ProfilerActivity, profile, schedule
 
 from fastvideo.profiler import nvtx, profile_region, profiler_region
 from fastvideo.profiler.config import TorchProfilerConfig
@@ -238,6 +239,36 @@ def foreign(folder: Path) -> Scenario:
     return scenario
 
 
+def scheduled(folder: Path) -> Scenario:
+    """The user's own profiler follows a schedule and is stepped outside, then inside of regions."""
+    scenario = Scenario(folder, FORWARD)
+    for place in ("outside", "inside"):
+        found: list[int] = []
+
+        def count(own: profile, found: list[int] = found) -> None:
+            found.append(sum(event.name == "aten::cos" for event in own.events()))
+
+        with profile(
+            activities=[ProfilerActivity.CPU],
+            schedule=schedule(wait=1, warmup=1, active=1, repeat=1),
+            on_trace_ready=count,
+        ) as own:
+            for _ in range(4):
+                with profiler_region(FORWARD):
+                    inside()
+                    if place == "inside":
+                        own.step()
+                if place == "outside":
+                    own.step()
+        scenario.notes[place] = found
+    scenario.notes["watched"] = hasattr(autograd_profiler.profile._prepare_trace, "__wrapped__")
+    scenario.controller.stop()
+    scenario.notes["restored"] = not hasattr(
+        autograd_profiler.profile._prepare_trace, "__wrapped__"
+    )
+    return scenario
+
+
 def failing(folder: Path) -> Scenario:
     """Profilers that cannot start, stop or write."""
     plan = iter(["start", "", "stop", "stop", "", "export_chrome_trace", ""])
@@ -408,6 +439,7 @@ SCENARIOS = (
     late_rank,
     second_run,
     many,
+    scheduled,
     foreign,
     other_thread,
 )

@@ -89,6 +89,14 @@ def test_the_training_thread_stops_and_writes_and_nothing_else(tmp_path: Path) -
     assert bench.calls == ["start", "stop", "export"] * 2
 
 
+def test_an_entry_names_the_trace_it_opened(tmp_path: Path) -> None:
+    """Who listens to the same entry can link to the file; nested entries open none."""
+    bench = Bench(tmp_path, STEP, FORWARD)
+    step, forward = bench.enter(STEP), bench.enter(FORWARD)
+    expected = "trace_rank0_segment0000_training_train_one_step.pt.trace.json.gz"
+    assert (step.segment_file, forward.segment_file) == (expected, None)
+
+
 def test_on_cuda_the_device_is_waited_for_before_the_stop(tmp_path: Path) -> None:
     """Work that the region launched is inside the segment; nested regions do not wait."""
     bench = Bench(tmp_path, STEP, FORWARD, device="cuda")
