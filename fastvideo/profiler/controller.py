@@ -101,7 +101,7 @@ class TorchProfilerController:
         self._exported: Counter[str] = Counter()
         self._hooks = LifecycleHooks(self)
         self._recorder = self._new_recorder()
-        self._started = self._forked = False
+        self._started = self._forked = self._announced = False
         self._lock = threading.RLock()
 
     @property
@@ -113,6 +113,11 @@ class TorchProfilerController:
     def has_profiler(self) -> bool:
         """Whether this controller can record at all."""
         return self._enabled
+
+    @property
+    def is_started(self) -> bool:
+        """Whether every region of the process reaches this controller, without :meth:`region`."""
+        return self._started
 
     @property
     def is_forked(self) -> bool:
@@ -162,10 +167,10 @@ class TorchProfilerController:
                 return
             self._started = True
             torch_session.warm_up()
-            if self.trace_dir is not None:
-                self._exporter_of(current_rank())
-                _announce(self.trace_dir, self.config)
-            if self.config.with_stack:
+            selected = self.config.selects_rank(current_rank())
+            if selected and self.trace_dir is not None:
+                self._exporter_of(self.trace_dir, current_rank())
+            if selected and self.config.with_stack:
                 logger.warning(
                     "kernel trace: FASTVIDEO_TORCH_PROFILER_WITH_STACK slows everything inside a "
                     "segment, torch.compile most, and replaces a sys.setprofile hook meanwhile"
@@ -246,13 +251,16 @@ class TorchProfilerController:
         return given if given is not None else self._factory()
 
     def _submit(self, record: SegmentRecord) -> None:
-        self._exporter_of(record.rank).submit(record)
+        self._exporter_of(record.directory, record.rank).submit(record)
 
-    def _exporter_of(self, rank: int) -> SegmentExporter:
+    def _exporter_of(self, directory: Path, rank: int) -> SegmentExporter:
         """Returns the exporter of ``rank``; a rank known late gets its own."""
         exporter = self._exporters.get(rank)
         if exporter is None:
-            exporter = self._exporter_factory(self.trace_dir, rank, on_finished=self._on_finished)
+            if not self._announced:
+                self._announced = True
+                _announce(directory, self.config)
+            exporter = self._exporter_factory(directory, rank, on_finished=self._on_finished)
             self._exporters[rank] = exporter
             exporter.start()
         return exporter
@@ -262,7 +270,7 @@ class TorchProfilerController:
 
     def _say_what_was_never_entered(self) -> None:
         missing = sorted(self.config.regions - self._recorder.entered)
-        if missing:
+        if missing and self.config.selects_rank(current_rank()):
             names = ", ".join(name.removeprefix(PREFIX) for name in missing)
             logger.warning(
                 "kernel trace: enabled but never entered in this process: %s (inside of compiled "

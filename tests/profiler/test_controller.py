@@ -288,6 +288,34 @@ def test_a_rank_that_is_known_late_gets_its_own_exporter(
     assert [one.calls for one in FakeExporter.made] == [["start", "close"]] * 2
 
 
+def test_a_rank_that_is_not_selected_starts_and_says_nothing(
+    make: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither a helper process nor a line in the log, until the rank turns out to be selected."""
+    config = TorchProfilerConfig(frozenset({FORWARD, STEP}), ranks=frozenset({3}), with_stack=True)
+    controller = TorchProfilerController(
+        None,
+        [CPU],
+        config,
+        profiler_factory=FakeProfiler,
+        trace_dir=make().trace_dir,
+        exporter_factory=FakeExporter,
+    )
+    controller.start()
+    with profiler_region(FORWARD):
+        assert not controller.is_enabled
+    controller.stop()
+    assert (FakeExporter.made, caplog.records) == ([], [])
+    controller.start()
+    monkeypatch.setenv("RANK", "3")
+    with profiler_region(FORWARD):
+        assert controller.is_enabled
+    assert [one.rank for one in FakeExporter.made] == [3]
+    assert "go to" in caplog.text
+    controller.stop()
+    assert "never entered in this process: training_train_one_step" in caplog.text
+
+
 def test_without_a_directory_tracing_is_off() -> None:
     """Pipelines may ask for a controller always; it does nothing and is not kept."""
     for trace_dir in (None, ""):
