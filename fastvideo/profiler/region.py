@@ -280,6 +280,8 @@ def set_clock(clock: RegionClock | None) -> None:
             ask anew for its timers, which is how a clock changes what an entry does.
     """
     global _clock  # noqa: PLW0603 - part of the one process-global, what regions report to
+    if clock is not None:
+        _sinks.watch_forks()
     _clock = clock
     _rebuild_table()
 
@@ -298,6 +300,11 @@ def _rebuild_table() -> None:
             if site is None:
                 site = _sites[spelling] = Site(region, spelling)
             _table[spelling] = site.bind(wanting, _clock)
+
+
+def _forget_clock() -> None:
+    global _clock  # noqa: PLW0603 - see set_clock
+    _clock = None
 
 
 def _wants(sink: RegionSink, region: ProfilerRegion) -> bool:
@@ -369,5 +376,5 @@ def _wrap_coroutine(name: str, function: Callable[..., Any]) -> Callable[..., An
     return in_region
 
 
-_sinks = SinkList(_rebuild_table)
+_sinks = SinkList(_rebuild_table, in_child=_forget_clock)
 _rebuild_table()

@@ -147,25 +147,32 @@ class SinkList:
 
     Args:
         changed: Called after every change, while the change is still exclusive.
+        in_child: Called first in a forked child.
     """
 
-    def __init__(self, changed: Callable[[], None]) -> None:
+    def __init__(self, changed: Callable[[], None], *, in_child: Callable[[], None]) -> None:
         self.current: tuple[RegionSink, ...] = ()
         self.generation = 0
         self.errors: Counter[str] = Counter()
         self._changed = changed
+        self._in_child = in_child
         self._lock = threading.RLock()
         self._watches_fork = False
 
     def attach(self, sink: RegionSink) -> None:
         """Adds ``sink`` behind those already there; a second time changes nothing."""
+        self.watch_forks()
+        with self._lock:
+            if not any(present is sink for present in self.current):
+                self.current = (*self.current, sink)
+                self._changed()
+
+    def watch_forks(self) -> None:
+        """Makes sure that nothing stays attached in forked children."""
         with self._lock:
             if not self._watches_fork:
                 os.register_at_fork(after_in_child=self._leave_parent)
                 self._watches_fork = True
-            if not any(present is sink for present in self.current):
-                self.current = (*self.current, sink)
-                self._changed()
 
     def detach(self, sink: RegionSink) -> None:
         """Removes ``sink``; one that is not attached changes nothing."""
@@ -195,4 +202,5 @@ class SinkList:
         self._lock = threading.RLock()
         self.generation += 1
         self.current = ()
+        self._in_child()
         self._changed()

@@ -456,3 +456,17 @@ def test_threads_never_share_a_timer(clock: Clock) -> None:
         thread.join()
     assert sum(watch.entries for watch in clock.made) == 16000
     assert len(clock.made) <= 8
+
+
+def test_a_forked_child_has_no_clock(clock: Clock) -> None:
+    """Regions of a child are not timed, and the parent's go on."""
+    child = os.fork()
+    if child == 0:
+        silent = region_module.get_clock() is None and profiler_region("training_forward") is (
+            profiler_region("training_backward")
+        )
+        os._exit(0 if silent else 1)
+    _, status = os.waitpid(child, 0)
+    with profiler_region("training_forward"):
+        pass
+    assert (status, len(clock.made)) == (0, 1)

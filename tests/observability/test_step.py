@@ -1,0 +1,423 @@
+"""The clock of all regions, and the traces of steps: what an entry leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from opentelemetry import baggage, context, trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from fastvideo import profiler
+from fastvideo.observability.clock import TelemetryClock
+from fastvideo.observability.current import current_step, current_trace, now
+from fastvideo.observability.identity import RunIdentity
+from fastvideo.observability.step import RootTraces
+from fastvideo.observability.tracing.ids import step_trace_id
+from fastvideo.profiler import RecordingSink, profiler_region
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fastvideo.observability.entries import SampledEntry
+    from fastvideo.observability.step import FinishedRoot
+    from fastvideo.observability.tracing.records import StepSpans
+
+STEP = "training_train_one_step"
+
+
+class Telemetry:
+    """A clock whose traces end in lists."""
+
+    def __init__(self, ratio: float, *, spans: bool = True) -> None:
+        self.clock = TelemetryClock()
+        self.finished: list[FinishedRoot] = []
+        self.spans: list[StepSpans] = []
+        identity = RunIdentity("run", "0-a", "name", 0, 1, 0, "host", "id", ratio, None)
+        self.traces = RootTraces(
+            self.clock,
+            identity,
+            finished=self.finished.append,
+            submit=self.spans.append if spans else None,
+        )
+        self.traces.prepare()
+        self.clock.start()
+
+    def parents(self) -> dict[str, str | None]:
+        """The parent's name of every entry of the last trace."""
+        last = self.spans[-1]
+        return {e.region: e.parent.region if e.parent else None for e in last.entries}
+
+
+@pytest.fixture
+def sampled() -> Iterator[Telemetry]:
+    """Gives telemetry that samples every step."""
+    telemetry = Telemetry(1.0)
+    yield telemetry
+    telemetry.clock.stop()
+
+
+@pytest.fixture
+def unsampled() -> Iterator[Telemetry]:
+    """Gives telemetry that samples no step."""
+    telemetry = Telemetry(0.0)
+    yield telemetry
+    telemetry.clock.stop()
+
+
+def _step(number: int = 1, **attributes: object) -> None:
+    with profiler_region(STEP, step=number, **attributes), profiler_region("training_forward"):
+        with profiler_region("dmd2_critic_loss"):
+            pass
+        with profiler_region("dmd2_student_rollout"):
+            pass
+
+
+def test_every_region_is_timed_from_the_start(unsampled: Telemetry) -> None:
+    """Every registered region has a count and a duration, zero before it is entered."""
+    before = unsampled.clock.snapshot()
+    _step()
+    after = unsampled.clock.snapshot()
+    assert set(before) == {region.short_name for region in profiler.list_profiler_regions()}
+    assert set(before.values()) == {(0, 0.0)}
+    assert {name: count for name, (count, _) in after.items() if count} == {
+        STEP: 1,
+        "training_forward": 1,
+        "dmd2_critic_loss": 1,
+        "dmd2_student_rollout": 1,
+    }
+    assert 0 < after["training_forward"][1] < after[STEP][1]
+
+
+def test_sampled_and_unsampled_steps_add_up_to_one_duration(sampled: Telemetry) -> None:
+    """What is entered inside and outside of sampled traces is counted together."""
+    with profiler_region("training_forward"):
+        pass
+    _step()
+    assert sampled.clock.snapshot()["training_forward"][0] == 2
+
+
+def test_a_sampled_step_leaves_a_span_for_every_region(sampled: Telemetry) -> None:
+    """The entries of a step name their parents; the step's own entry is the root."""
+    _step(7, step_kind="critic")
+    (spans,) = sampled.spans
+    assert (spans.step, spans.step_kind) == (7, "critic")
+    assert spans.trace_id == step_trace_id("run", "0-a", 7)
+    assert spans.root.region == STEP
+    assert sampled.parents() == {
+        STEP: None,
+        "training_forward": STEP,
+        "dmd2_critic_loss": "training_forward",
+        "dmd2_student_rollout": "training_forward",
+    }
+    assert all(0 < entry.start_ns <= entry.end_ns for entry in spans.entries)
+
+
+def test_an_unsampled_step_leaves_its_duration_only(unsampled: Telemetry) -> None:
+    """No spans, no trace id for exemplars, the same numbers otherwise."""
+    _step(3)
+    (finished,) = unsampled.finished
+    assert unsampled.spans == []
+    assert (finished.step, finished.sampled_trace_id) == (3, None)
+    assert 0 < finished.children_ns < finished.duration_ns
+
+
+def test_the_sample_follows_from_the_ids_alone() -> None:
+    """At a ratio of a half, the steps in the sample are those whose ids say so."""
+    telemetry = Telemetry(0.5)
+    for step in range(1, 101):
+        _step(step)
+    telemetry.clock.stop()
+    chosen = [spans.step for spans in telemetry.spans]
+    low = (1 << 64) - 1
+    expected = [s for s in range(1, 101) if step_trace_id("run", "0-a", s) & low < 1 << 63]
+    assert chosen == expected
+    assert 30 < len(chosen) < 70
+    assert [f.step for f in telemetry.finished if f.sampled_trace_id] == chosen
+
+
+def test_an_exception_is_named_by_type(sampled: Telemetry) -> None:
+    """The regions it leaves carry its type, and it reaches the caller."""
+    with (
+        pytest.raises(KeyError),
+        profiler_region(STEP, step=1),
+        profiler_region("training_forward"),
+    ):
+        raise KeyError
+    assert sampled.finished[0].error is KeyError
+    assert {entry.error for entry in sampled.spans[0].entries} == {KeyError}
+    assert current_trace() == (None, None)
+
+
+def test_the_next_step_works_after_an_exception(sampled: Telemetry) -> None:
+    """Nothing of a failed step is left in the next one."""
+    with pytest.raises(RuntimeError), profiler_region(STEP, step=1):
+        raise RuntimeError
+    _step(2)
+    assert [spans.step for spans in sampled.spans] == [1, 2]
+    assert len(sampled.spans[1].entries) == 4
+
+
+def test_step_and_trace_can_be_asked_for_anywhere(sampled: Telemetry) -> None:
+    """Logs learn the step, and inside of a sampled region its trace and span."""
+    with profiler_region(STEP, step=12), profiler_region("training_forward"):
+        trace_id, span_id = current_trace()
+        assert current_step() == 12
+    entry = next(e for e in sampled.spans[0].entries if e.region == "training_forward")
+    assert trace_id == f"{step_trace_id('run', '0-a', 12):032x}"
+    assert span_id == f"{entry.span_id:016x}"
+    assert current_trace() == (None, None)
+    assert current_step() == 12
+
+
+def test_a_step_inside_of_a_step_is_a_region_like_any_other(sampled: Telemetry) -> None:
+    """One trace is open at a time."""
+    with profiler_region(STEP, step=1), profiler_region(STEP, step=2):
+        pass
+    assert [spans.step for spans in sampled.spans] == [1]
+    assert [e.region for e in sampled.spans[0].entries] == [STEP, STEP]
+
+
+def test_steps_without_a_number_are_counted(unsampled: Telemetry) -> None:
+    """A loop that gives no step attribute still has steps."""
+    now.step = None
+    for _ in range(3):
+        with profiler_region(STEP):
+            pass
+    assert [finished.step for finished in unsampled.finished] == [1, 2, 3]
+
+
+def test_validation_between_steps_is_a_trace_of_its_own(sampled: Telemetry) -> None:
+    """An event has another trace id than the step it follows."""
+    _step(5)
+    with profiler_region("training_validation"):
+        pass
+    step, event = sampled.spans
+    assert event.root.region == "training_validation"
+    assert event.trace_id != step.trace_id
+    assert sampled.finished[1].region == "training_validation"
+
+
+def test_regions_on_other_threads_belong_to_the_step(sampled: Telemetry) -> None:
+    """They have no parent of their own, and threads that never join do no harm."""
+    with profiler_region(STEP, step=1):
+
+        def load() -> None:
+            with profiler_region("training_dataloader"):
+                pass
+
+        thread = threading.Thread(target=load)
+        thread.start()
+        thread.join()
+    assert sampled.parents()["training_dataloader"] is None
+
+
+def test_a_region_left_on_another_thread_is_quiet(
+    sampled: Telemetry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No noise about contexts, and the entry is there."""
+    with profiler_region(STEP, step=1):
+        region = profiler_region("training_forward")
+        region.__enter__()
+        thread = threading.Thread(target=region.__exit__, args=(None, None, None))
+        thread.start()
+        thread.join()
+    assert caplog.records == []
+    assert "training_forward" in sampled.parents()
+
+
+def test_interleaved_tasks_have_the_right_parents(sampled: Telemetry) -> None:
+    """Each asyncio task sees its own nesting."""
+
+    async def work(outer: str, inner: str) -> None:
+        with profiler_region(outer):
+            await asyncio.sleep(0)
+            with profiler_region(inner):
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+    async def both() -> None:
+        await asyncio.gather(
+            work("inference_denoising", "distillation_student_forward"),
+            work("inference_decoding", "distillation_teacher_forward"),
+        )
+
+    with profiler_region(STEP, step=1):
+        asyncio.run(both())
+    parents = sampled.parents()
+    assert parents["distillation_student_forward"] == "inference_denoising"
+    assert parents["distillation_teacher_forward"] == "inference_decoding"
+
+
+def test_a_segment_is_named_on_the_entry_that_recorded_it(sampled: Telemetry) -> None:
+    """What a sink calls its segment file reaches the entry, of a step as of any region."""
+
+    class Token:
+        def __init__(self, name: str) -> None:
+            self.segment_file = name
+
+    class Recorder(RecordingSink):
+        def enter(
+            self, region: profiler.ProfilerRegion, annotation: str, attributes: dict[str, object]
+        ) -> object:
+            return Token(f"trace_{region.short_name}.json.gz")
+
+    recorder = Recorder()
+    profiler.attach(recorder)
+    _step()
+    profiler.detach(recorder)
+    segments = {entry.region: entry.segment for entry in sampled.spans[0].entries}
+    assert segments[STEP] == f"trace_{STEP}.json.gz"
+    assert segments["training_forward"] == "trace_training_forward.json.gz"
+
+
+def test_random_numbers_of_the_program_are_not_touched(sampled: Telemetry) -> None:
+    """Drawing span ids does not move Python's global generator."""
+    random.seed(5)
+    expected = random.random()
+    random.seed(5)
+    _step()
+    assert all(entry.span_id for entry in sampled.spans[0].entries)
+    assert random.random() == expected
+
+
+class Spans:
+    """A host program's own OpenTelemetry."""
+
+    def __init__(self) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.tracer = self.provider.get_tracer("test")
+
+    def parent_of(self, name: str) -> tuple[int, int] | None:
+        """Trace and span id of the parent of the span called ``name``."""
+        (span,) = [s for s in self.exporter.get_finished_spans() if s.name == name]
+        return (span.parent.trace_id, span.parent.span_id) if span.parent else None
+
+
+@pytest.fixture
+def mine() -> Iterator[Spans]:
+    """Gives the spans of a host program."""
+    spans = Spans()
+    yield spans
+    spans.provider.shutdown()
+
+
+def _entry(telemetry: Telemetry, region: str) -> SampledEntry:
+    (entry,) = [e for e in telemetry.spans[-1].entries if e.region == region]
+    return entry  # type: ignore[return-value]
+
+
+def test_a_span_of_the_program_gets_the_region_as_its_parent(
+    sampled: Telemetry, mine: Spans
+) -> None:
+    """Code that calls the OpenTelemetry API inside a region continues the step's trace."""
+    with profiler_region(STEP, step=1):
+        with mine.tracer.start_as_current_span("in the step"):
+            pass
+        with profiler_region("training_forward"), mine.tracer.start_as_current_span("in forward"):
+            pass
+    trace_id = step_trace_id("run", "0-a", 1)
+    assert mine.parent_of("in the step") == (trace_id, sampled.spans[0].root.span_id)
+    assert mine.parent_of("in forward") == (trace_id, _entry(sampled, "training_forward").span_id)
+
+
+def test_a_region_inside_a_span_of_the_program_is_its_child(
+    sampled: Telemetry, mine: Spans
+) -> None:
+    """Region, own span, region, own span: each is the child of the one around it."""
+    with (
+        profiler_region(STEP, step=1),
+        mine.tracer.start_as_current_span("around") as around,
+        profiler_region("training_forward"),
+        mine.tracer.start_as_current_span("inside"),
+    ):
+        pass
+    forward = _entry(sampled, "training_forward")
+    assert forward.foreign_parent is not None
+    assert forward.foreign_parent.span_id == around.get_span_context().span_id
+    assert mine.parent_of("inside") == (forward.foreign_parent.trace_id, forward.span_id)
+    assert _entry(sampled, STEP).foreign_parent is None
+
+
+def test_baggage_does_not_hide_the_region(sampled: Telemetry, mine: Spans) -> None:
+    """A context that only adds baggage still has the region as its span."""
+    with profiler_region(STEP, step=1), profiler_region("training_forward"):
+        token = context.attach(baggage.set_baggage("tenant", "a"))
+        with profiler_region("dmd2_critic_loss"), mine.tracer.start_as_current_span("inside"):
+            pass
+        context.detach(token)
+    assert _entry(sampled, "dmd2_critic_loss").foreign_parent is None
+    assert mine.parent_of("inside") == (
+        step_trace_id("run", "0-a", 1),
+        _entry(sampled, "dmd2_critic_loss").span_id,
+    )
+
+
+def test_spans_of_the_program_in_other_threads_get_their_region(
+    sampled: Telemetry, mine: Spans
+) -> None:
+    """A region on a pool thread is the parent of spans there."""
+
+    def work() -> None:
+        with (
+            profiler_region("training_dataloader"),
+            mine.tracer.start_as_current_span("on a thread"),
+        ):
+            pass
+
+    with profiler_region(STEP, step=1):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert mine.parent_of("on a thread") == (
+        step_trace_id("run", "0-a", 1),
+        _entry(sampled, "training_dataloader").span_id,
+    )
+
+
+def test_in_an_unsampled_step_spans_of_the_program_are_not_sampled(
+    unsampled: Telemetry, mine: Spans
+) -> None:
+    """The usual parent-based sampler leaves them out with the step."""
+    with profiler_region(STEP, step=1), mine.tracer.start_as_current_span("left out"):
+        pass
+    with mine.tracer.start_as_current_span("after"):
+        pass
+    assert [span.name for span in mine.exporter.get_finished_spans()] == ["after"]
+    assert mine.parent_of("after") is None
+
+
+def test_after_a_step_the_context_is_as_before(sampled: Telemetry) -> None:
+    """A span that was current before the step is current after it."""
+    outer = trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote=False))
+    token = context.attach(trace.set_span_in_context(outer))
+    _step()
+    assert trace.get_current_span() is outer
+    context.detach(token)
+
+
+def test_without_spans_steps_touch_no_opentelemetry_context() -> None:
+    """With metrics alone, a span of the program is what it would be without telemetry."""
+    telemetry = Telemetry(1.0, spans=False)
+    with profiler_region(STEP, step=1):
+        current = trace.get_current_span()
+    telemetry.clock.stop()
+    assert current is trace.INVALID_SPAN
+    assert telemetry.finished[0].sampled_trace_id is None
+
+
+def test_a_second_clock_takes_over_and_the_first_cannot_stop_it() -> None:
+    """Stopping a clock that was replaced changes nothing."""
+    first, second = Telemetry(0.0), Telemetry(0.0)
+    first.clock.stop()
+    _step()
+    second.clock.stop()
+    _step()
+    assert (len(first.finished), len(second.finished)) == (0, 1)
