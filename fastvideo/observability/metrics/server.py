@@ -1,0 +1,338 @@
+"""The HTTP endpoint of one process: one thread, no waiting for any client.
+
+All sockets are non-blocking and each client has a deadline, so those that connect and say nothing,
+or read nothing, cost a file descriptor for some seconds, and scrapes go on beside them. When too
+many are there the oldest has to leave. A forked child has none of it: the sockets are closed there
+and the thread does not exist.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import threading
+import time
+import weakref
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from fastvideo.logger import init_logger
+from fastvideo.observability.metrics.endpoint import PATH, Endpoint
+from fastvideo.observability.metrics.http_connection import Connection
+from fastvideo.observability.metrics.listening import is_loopback, listen
+from fastvideo.observability.metrics.text_format import TextRenderer
+from fastvideo.observability.metrics.web_config import WebConfig
+
+if TYPE_CHECKING:
+    from fastvideo.observability.metrics.collector import InstrumentsCollector
+
+logger = init_logger(__name__)
+
+DEFAULT_HOST: Final = "127.0.0.1"
+DEFAULT_PORT: Final = 9464
+
+_CLIENT_TIMEOUT_S: Final = 10.0
+_MAX_CLIENTS: Final = 32
+_STOP_S: Final = 1.0
+_PAUSE_S: Final = 0.5
+
+
+class MetricsServer:
+    """Serves the numbers of this process to Prometheus.
+
+    Args:
+        collector: The numbers, and the labels of every series.
+        host: Name or address to listen on.
+        port: Port to listen on; the next free one is taken if it is busy. 0: any free port.
+        web_config: TLS and who may ask; None: plain HTTP for everybody who reaches the address.
+        client_timeout_s: Seconds that one client may take.
+        max_clients: Clients at a time; the oldest leaves for one more.
+    """
+
+    def __init__(
+        self,
+        collector: InstrumentsCollector,
+        *,
+        host: str = DEFAULT_HOST,
+        port: int = DEFAULT_PORT,
+        web_config: WebConfig | None = None,
+        client_timeout_s: float = _CLIENT_TIMEOUT_S,
+        max_clients: int = _MAX_CLIENTS,
+    ) -> None:
+        self._wanted = (host, port)
+        self._web_config = web_config or WebConfig()
+        self._client_timeout_s = client_timeout_s
+        self._max_clients = max_clients
+        self._scrapes = _ScrapeRhythm()
+        renderer = TextRenderer(collector.instruments, collector.constant_labels)
+        self._endpoint = Endpoint(renderer, self._web_config, self._scrapes.note)
+        self._open: _OpenServer | None = None
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """The address and port that are listened on; None while stopped and in forked children."""
+        return None if self._open is None else self._open.address
+
+    @property
+    def url(self) -> str | None:
+        """Where the metrics are, as seen on this machine; None while stopped."""
+        if self.address is None:
+            return None
+        host, port = self.address
+        return f"{self._web_config.scheme}://{f'[{host}]' if ':' in host else host}:{port}{PATH}"
+
+    def start(self) -> tuple[str, int]:
+        """Starts to serve; while it serves, changes nothing.
+
+        Returns:
+            The address and port that are listened on.
+
+        Raises:
+            ConfigError: The host is no address of this machine.
+            RuntimeError: The process may not have another thread.
+        """
+        if self._open is None:
+            _watch_forks()
+            listener = listen(*self._wanted)
+            opened = _OpenServer(listener, self)
+            try:
+                opened.thread.start()
+            except RuntimeError:
+                opened.close()
+                raise
+            self._open = opened
+            _started.add(self)
+            self._say_where(opened.address)
+        return self._open.address
+
+    def stop(self) -> None:
+        """Stops to serve, within a second or so; a second time changes nothing."""
+        opened, self._open = self._open, None
+        if opened is not None:
+            opened.stop()
+
+    def linger(self, *, scrapes: int = 2, limit_s: float = 60.0) -> bool:
+        """Waits until the last state has been scraped, judging by when scrapes came so far.
+
+        A server that nobody scrapes regularly is not waited for.
+
+        Args:
+            scrapes: How many more scrapes are waited for.
+            limit_s: The longest wait, in seconds.
+
+        Returns:
+            Whether they came.
+        """
+        return self._open is not None and self._scrapes.await_more(scrapes, limit_s)
+
+    def accept(self, sock: socket.socket, now: float) -> Connection:
+        """Returns the connection of a client that was just accepted."""
+        sock.setblocking(False)
+        contexts = self._web_config.tls
+        if contexts is not None:
+            sock = contexts.current().wrap_socket(
+                sock, server_side=True, do_handshake_on_connect=False
+            )
+        respond = self._endpoint.respond
+        return Connection(sock, respond, now=now, timeout_s=self._client_timeout_s)
+
+    @property
+    def max_clients(self) -> int:
+        """Clients at a time."""
+        return self._max_clients
+
+    def leave_parent(self) -> None:
+        """Lets go, in a forked child, of the sockets that are the parent's."""
+        opened, self._open = self._open, None
+        if opened is not None:
+            opened.close()
+
+    def _say_where(self, address: tuple[str, int]) -> None:
+        host, port = address
+        wanted = self._wanted[1]
+        if wanted not in (port, 0):
+            logger.warning("port %d is taken; metrics are served at %s", wanted, self.url)
+        else:
+            logger.info("metrics are served at %s", self.url)
+        if not is_loopback(host) and not self._web_config.protects:
+            logger.warning(
+                "metrics on %s port %d can be read by everybody who reaches it; set "
+                "FASTVIDEO_METRICS_WEB_CONFIG, or FASTVIDEO_METRICS_HOST=127.0.0.1",
+                host,
+                port,
+            )
+
+
+class _ScrapeRhythm:
+    """When scrapes come."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+        self._interval: float | None = None
+        self._came = threading.Event()
+
+    def note(self) -> None:
+        now = time.monotonic()
+        if self._last:
+            self._interval = now - self._last
+        self._last = now
+        self._came.set()
+
+    def await_more(self, scrapes: int, limit_s: float) -> bool:
+        if self._interval is None:
+            return False
+        start = time.monotonic()
+        end = start + min(limit_s, (scrapes + 0.5) * self._interval)
+        for _ in range(scrapes):
+            self._came.clear()
+            if not self._came.wait(max(0.0, end - time.monotonic())):
+                return False
+        return True
+
+
+class _OpenServer:
+    """The sockets and the thread of a server that serves."""
+
+    def __init__(self, listener: socket.socket, server: MetricsServer) -> None:
+        name = listener.getsockname()
+        self.address: tuple[str, int] = (name[0], name[1])
+        self.thread = threading.Thread(target=self._run, name="fastvideo-metrics", daemon=True)
+        self._server = server
+        self._listener = listener
+        self._wake, self._woken = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        self._clients: dict[socket.socket, Connection] = {}
+        self._paused_until: float | None = None
+        self._was_refused = False
+        self._stopping = False
+        self._woken.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._selector.register(listener, selectors.EVENT_READ)
+
+    def stop(self) -> None:
+        self._stopping = True
+        with suppress(OSError):
+            self._wake.send(b"\0")
+        self.thread.join(_STOP_S)
+        # Closed here as well, for a thread that is still busy with a password or a slow source.
+        with suppress(OSError):
+            self._listener.close()
+
+    def close(self) -> None:
+        """Closes everything without a word to the clients."""
+        for connection in list(self._clients.values()):
+            connection.close()
+        self._clients.clear()
+        for closable in (self._listener, self._wake, self._woken, self._selector):
+            with suppress(OSError):
+                closable.close()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._turn(self._selector.select(self._longest_wait()))
+        except Exception as error:
+            if not self._stopping:
+                logger.exception("metrics are no longer served: %s", type(error).__name__)
+        finally:
+            self.close()
+
+    def _turn(self, ready: list[tuple[selectors.SelectorKey, int]]) -> None:
+        now = time.monotonic()
+        for key, _ in ready:
+            if key.fileobj is self._listener:
+                self._accept_all(now)
+            elif key.data is not None:
+                self._advance(key.data, now)
+        self._give_up_late_clients(now)
+        if self._paused_until is not None and now >= self._paused_until:
+            self._paused_until = None
+            self._selector.register(self._listener, selectors.EVENT_READ)
+
+    def _longest_wait(self) -> float | None:
+        ends = [connection.deadline for connection in self._clients.values()]
+        if self._paused_until is not None:
+            ends.append(self._paused_until)
+        return max(0.0, min(ends) - time.monotonic()) if ends else None
+
+    def _accept_all(self, now: float) -> None:
+        for _ in range(self._server.max_clients):
+            try:
+                connection = self._accept_one(now)
+            except BlockingIOError:
+                return
+            except OSError as error:  # out of file descriptors, usually: spinning would not help
+                if not self._was_refused:
+                    self._was_refused = True
+                    logger.warning("a scrape could not be accepted: %s", error)
+                self._selector.unregister(self._listener)
+                self._paused_until = now + _PAUSE_S
+                return
+            if connection is not None:
+                self._advance(connection, now)
+
+    def _accept_one(self, now: float) -> Connection | None:
+        with _accepting:  # a fork meanwhile would give the child a socket that nobody knows of
+            sock, _ = self._listener.accept()
+            if len(self._clients) >= self._server.max_clients:
+                self._forget(next(iter(self._clients.values())))
+            try:
+                connection = self._server.accept(sock, now)
+            except OSError:  # it is gone already, before its TLS handshake
+                sock.close()
+                return None
+            self._clients[connection.sock] = connection
+            self._selector.register(connection.sock, selectors.EVENT_READ, connection)
+        return connection
+
+    def _advance(self, connection: Connection, now: float) -> None:
+        if connection.sock not in self._clients:  # it had to leave in this very turn
+            return
+        events = connection.advance(now)
+        if events:
+            self._selector.modify(connection.sock, events, connection)
+        else:
+            self._forget(connection)
+
+    def _give_up_late_clients(self, now: float) -> None:
+        for connection in list(self._clients.values()):
+            if now >= connection.deadline:
+                self._forget(connection)
+
+    def _forget(self, connection: Connection) -> None:
+        del self._clients[connection.sock]
+        self._selector.unregister(connection.sock)
+        connection.close()
+
+
+_started: weakref.WeakSet[MetricsServer] = weakref.WeakSet()
+_accepting = threading.Lock()
+_watching = False
+
+
+def _watch_forks() -> None:
+    """Sees, once per process, that children of a fork get no live sockets."""
+    global _watching  # noqa: PLW0603 - what os.register_at_fork registers is for the whole process
+    if not _watching:
+        _watching = True
+        os.register_at_fork(
+            before=_before_fork,
+            after_in_parent=_after_fork_in_parent,
+            after_in_child=_after_fork_in_child,
+        )
+
+
+def _before_fork() -> None:
+    _accepting.acquire()
+
+
+def _after_fork_in_parent() -> None:
+    _accepting.release()
+
+
+def _after_fork_in_child() -> None:
+    global _accepting  # noqa: PLW0603 - the parent's lock is not this process's
+    _accepting = threading.Lock()
+    for server in list(_started):
+        server.leave_parent()
