@@ -118,6 +118,7 @@ class DeviceTimer:
             or by :meth:`begin` with an empty pool. One that raises is not called again.
 
     Attributes:
+        callback: As given; it may be replaced.
         exhausted: Entries that were not measured because the pool was empty.
     """
 
@@ -131,7 +132,7 @@ class DeviceTimer:
         self.exhausted = 0
         self._pool_size = pool_size
         self._backend = cast(DeviceBackend, torch.cuda) if backend is None else backend
-        self._callback = callback
+        self.callback = callback
         self._ids = itertools.count(1)
         self._idle: dict[int, list[_Pair]] = {}
         self._made: dict[int, int] = {}
@@ -269,12 +270,13 @@ class DeviceTimer:
         count, total_ms = self._totals.get(token.region, (0, 0.0))
         self._totals[token.region] = (count + 1, total_ms + milliseconds)
         token.elapsed_ms = milliseconds
-        if self._callback is None:
+        callback = self.callback
+        if callback is None:
             return
         try:
-            self._callback(token, milliseconds)
+            callback(token, milliseconds)
         except Exception:
-            self._callback = None
+            self.callback = None
             logger.exception("the receiver of device times raised and is not called again")
 
     def _fail(self, error: Exception) -> None:
