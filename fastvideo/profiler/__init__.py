@@ -22,6 +22,7 @@ from fastvideo.profiler.region import (
 )
 from fastvideo.profiler.registry import ProfilerRegion, RegionRegistry
 from fastvideo.profiler.sinks import RecordingSink, RegionSink
+from fastvideo.profiler.trace_metadata import set_trace_metadata
 
 __all__ = [
     "ProfilerRegion",
@@ -41,5 +42,6 @@ __all__ = [
     "register_profiler_region",
     "resolve_profiler_region",
     "set_global_controller",
+    "set_trace_metadata",
     "sink_error_counts",
 ]
