@@ -46,7 +46,7 @@ def test_ranks_of_one_group_see_the_same_rows() -> None:
 @pytest.mark.parametrize("trial", range(20))
 def test_every_epoch_covers_the_rows(trial: int, drop_last: bool) -> None:  # noqa: FBT001
     """For any sizes: full batches, equal counts, nothing doubled unless it pads, nothing lost."""
-    rng = random.Random(trial)  # noqa: S311 - sizes, not secrets
+    rng = random.Random(trial)
     batch, groups = rng.randint(1, 5), rng.randint(1, 4)
     rows = rng.randint(batch * groups if drop_last else 1, 60)
     samplers = [

@@ -73,7 +73,7 @@ def test_strict_json_is_left_alone() -> None:
 
 def test_no_name_breaks_its_event() -> None:
     """Whatever the name, the event is either repaired with its times intact or still refused."""
-    draw = random.Random(20)  # noqa: S311
+    draw = random.Random(20)
     alphabet = '"\\ ,:{}[]()\n\ta1'
     repaired = 0
     for _ in range(500):

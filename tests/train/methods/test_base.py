@@ -158,7 +158,7 @@ def test_train_start_seeds_globals_alike_and_the_generator_by_rank(
     for rank in ("0", "3"):
         monkeypatch.setenv("RANK", rank)
         method.on_train_start()
-        seen.append((random.random(), np.random.rand(), torch.rand(1).item()))  # noqa: NPY002, S311
+        seen.append((random.random(), np.random.rand(), torch.rand(1).item()))  # noqa: NPY002
         assert method.generator.initial_seed() == 7 + int(rank)
     assert seen[0] == seen[1]
 
