@@ -160,6 +160,7 @@ VARIABLES: dict[str, EnvVar] = {
             "Identifier of this run in traces; empty: drawn at start",
         ),
         EnvVar("FASTVIDEO_LOG_LEVEL", "text", "INFO", "Lowest level of log lines that is shown"),
+        EnvVar("FASTVIDEO_LOG_FORMAT", "text", "text", "Form of log lines: text, or json"),
         EnvVar(
             "FASTVIDEO_CACHE_DIR",
             "text",

@@ -19,7 +19,9 @@ def init_logger(name: str) -> logging.Logger:
     return logging.getLogger(name)
 
 
-def configure_logging(level: str = "INFO", *, rank: int = 0) -> None:
+def configure_logging(
+    level: str = "INFO", *, rank: int = 0, formatter: logging.Formatter | None = None
+) -> None:
     """Makes the package's records visible on standard error. Only programs call this.
 
     Calling it again replaces the handler that an earlier call installed, so it is idempotent.
@@ -28,6 +30,7 @@ def configure_logging(level: str = "INFO", *, rank: int = 0) -> None:
         level: Name of the lowest level that is shown.
         rank: Global rank of this process; ranks other than 0 prefix their lines with it and
             show warnings and worse only, unless ``level`` is ``"DEBUG"``.
+        formatter: Writes the lines; None: text with the level, the time and the logger's name.
 
     Raises:
         ValueError: ``level`` is not the name of a logging level.
@@ -42,7 +45,7 @@ def configure_logging(level: str = "INFO", *, rank: int = 0) -> None:
     prefix = f"[rank {rank}] " if rank else ""
     handler = logging.StreamHandler(sys.stderr)
     handler.set_name(_ROOT)
-    handler.setFormatter(logging.Formatter(prefix + _FORMAT, _DATE_FORMAT))
+    handler.setFormatter(formatter or logging.Formatter(prefix + _FORMAT, _DATE_FORMAT))
     root = logging.getLogger(_ROOT)
     for old in [h for h in root.handlers if h.get_name() == _ROOT]:
         root.removeHandler(old)
