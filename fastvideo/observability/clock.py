@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from fastvideo.observability.device_entries import DeviceRegionTimer, sampled_entry_class
 from fastvideo.observability.entries import RegionTimer, SampledEntry
 from fastvideo.profiler.region import get_clock, list_profiler_regions, set_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from fastvideo.observability.metrics.device_time import DeviceTimer
     from fastvideo.profiler.region import Site
     from fastvideo.profiler.registry import ProfilerRegion
     from fastvideo.profiler.sinks import ClockTimer
@@ -27,17 +29,22 @@ class _RegionTimes:
         sampled_ns: Their duration.
     """
 
-    __slots__ = ("idle", "sampled_count", "sampled_ns", "timers")
+    __slots__ = ("_device", "_region", "idle", "sampled_count", "sampled_ns", "timers")
 
-    def __init__(self) -> None:
+    def __init__(self, region: str, device: DeviceTimer | None) -> None:
         self.idle: list[RegionTimer] = []
         self.timers: list[RegionTimer] = []
         self.sampled_count = 0
         self.sampled_ns = 0
+        self._region = region
+        self._device = device
 
     def new_timer(self) -> RegionTimer:
         """Returns a timer for an entry that finds none idle."""
-        timer = RegionTimer(self.idle)
+        if self._device is None:
+            timer = RegionTimer(self.idle)
+        else:
+            timer = DeviceRegionTimer(self.idle, self._device, self._region)
         self.timers.append(timer)
         return timer
 
@@ -56,9 +63,17 @@ class TelemetryClock:
     It has two modes. Between sampled traces an entry is timed and nothing else; within one, every
     entry leaves an object behind, which becomes a span. Changing the mode makes call sites ask
     anew; entries that are open then finish in the mode they began in.
+
+    Args:
+        device: Measures the device as well; None: there is none.
+
+    Attributes:
+        sampled_entry: Makes an entry of a sampled trace.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: DeviceTimer | None = None) -> None:
+        self.sampled_entry = SampledEntry if device is None else sampled_entry_class(device)
+        self._device = device
         self._times: dict[str, _RegionTimes] = {}
         self._roots: dict[str, Callable[[], ClockTimer]] = {}
         self._sampling = False
@@ -100,7 +115,7 @@ class TelemetryClock:
         if root is not None:
             return root
         if self._sampling:
-            return SampledEntry
+            return self.sampled_entry
         return self._of(region.short_name).new_timer
 
     def new_timer(self, site: Site) -> RegionTimer:
@@ -134,5 +149,5 @@ class TelemetryClock:
     def _of(self, region: str) -> _RegionTimes:
         times = self._times.get(region)
         if times is None:
-            times = self._times.setdefault(region, _RegionTimes())
+            times = self._times.setdefault(region, _RegionTimes(region, self._device))
         return times

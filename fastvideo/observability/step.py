@@ -264,7 +264,13 @@ class RootTraces:
     def _nested(self, site: Site, attributes: Attributes) -> RegionTimer | SampledEntry:
         if now.root is None:
             return self._clock.new_timer(site)
-        return _entry(site, attributes)
+        return self._entry(site, attributes)
+
+    def _entry(self, site: Site, attributes: Attributes) -> SampledEntry:
+        entry = self._clock.sampled_entry()
+        entry.site = site
+        entry.attributes = attributes
+        return entry
 
     def _new_root(self, region: str, attributes: Attributes) -> _Open:
         run_id, attempt = self._identity.run_id, self._identity.attempt
@@ -293,7 +299,7 @@ class RootTraces:
             contexts=self._contexts,
             otel_current=self._otel_current,
         )
-        entry = _entry(site, attributes)
+        entry = self._entry(site, attributes)
         if segment is not None:
             entry.note_segment(segment)
         now.root = entry
@@ -320,13 +326,6 @@ class RootTraces:
                     error=error,
                 )
             )
-
-
-def _entry(site: Site, attributes: Attributes) -> SampledEntry:
-    entry = SampledEntry()
-    entry.site = site
-    entry.attributes = attributes
-    return entry
 
 
 def _ignore(finished: FinishedRoot) -> None:
