@@ -36,9 +36,9 @@ def milliseconds(seconds: float | None) -> str:
 def steps_table(rows: list[Row]) -> Table:
     """Returns one line per step: its time, the wait for data, the losses."""
     table = Table(title="Steps (rank 0)", title_justify="left")
-    for heading in ("step", "step ms", "dataloader ms", "wait %", "generator loss", "critic loss"):
-        table.add_column(heading, justify="right")
-    table.add_column("student updated")
+    headings = ("step", "step ms", "data ms", "wait %", "generator loss", "critic loss")
+    for heading in (*headings, "student"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         step_s, wait_s = row.get("step_time_sec"), row.get("dataloader_time_sec")
         share = 100 * wait_s / step_s if step_s and wait_s is not None else None
@@ -50,7 +50,7 @@ def steps_table(rows: list[Row]) -> Table:
             number(share, 1),
             number(row.get("generator_loss")) if updated else "-",
             number(row.get("fake_score_loss")),
-            "yes" if updated else "no",
+            "updated" if updated else "",
         )
     return table
 
@@ -75,22 +75,17 @@ def segments_table(segments: list[Row]) -> Table:
     return table
 
 
-def where_to_look(run: Path, segments: list[Row]) -> Table:
-    """Returns what to open, and with what."""
-    table = Table(title="Where to look", title_justify="left", show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    traces = run / "traces"
+def where_to_look(run: Path, segments: list[Row]) -> list[tuple[str, str]]:
+    """Returns what to open, and why, with paths below ``run``."""
+    places = []
     if segments:
-        first = segments[0]
-        table.add_row("open in ui.perfetto.dev", str(traces / first["files"]["trace"]))
-        table.add_row("operators by time", str(traces / first["files"]["summary_txt"]))
-    table.add_row("all segments", str(traces / "segments_rank*.jsonl"))
-    table.add_row("metrics of every step", str(run / "tracker" / "metrics.jsonl"))
-    logs = sorted(run.glob("*.log"))
-    if logs:
-        table.add_row("log", str(logs[-1]))
-    return table
+        files = segments[0]["files"]
+        places.append(("open in ui.perfetto.dev", f"traces/{files['trace']}"))
+        places.append(("operators by time", f"traces/{files['summary_txt']}"))
+    places.append(("all segments", "traces/segments_rank*.jsonl"))
+    places.append(("metrics of every step", "tracker/metrics.jsonl"))
+    places.extend(("log", log.name) for log in sorted(run.glob("*.log"))[-1:])
+    return places
 
 
 def main() -> int:
@@ -109,13 +104,12 @@ def main() -> int:
         for row in read_lines(index)
     ]
     console = Console()
-    for table in (
-        steps_table(read_lines(metrics)),
-        segments_table(segments),
-        where_to_look(run, segments),
-    ):
+    for table in (steps_table(read_lines(metrics)), segments_table(segments)):
         console.print()
         console.print(table)
+    console.print(f"\nWhere to look, in [bold]{run}[/bold]", soft_wrap=True)
+    for purpose, place in where_to_look(run, segments):
+        console.print(f"  {purpose:<24} [bold]{place}[/bold]", soft_wrap=True, highlight=False)
     return 0
 
 
