@@ -74,6 +74,14 @@ def test_one_value_is_broadcast_once() -> None:
     assert len(calls) == 1
 
 
+def test_the_process_group_knows_the_ranks_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that joined without a launcher has no variables, or those of something else."""
+    for name, value in (("is_initialized", True), ("get_rank", 5), ("get_world_size", 8)):
+        monkeypatch.setattr(f"torch.distributed.{name}", lambda value=value: value)
+    found = agreed(RANK="1", WORLD_SIZE="2")
+    assert (found.rank, found.world_size) == (5, 8)
+
+
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
