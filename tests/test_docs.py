@@ -28,10 +28,17 @@ NOT_ENTERED_YET = {
 
 
 def _entered_regions() -> set[str]:
-    """The region names that the package's own call sites spell out."""
+    """The region names that the package's own call sites spell out.
+
+    Some are class attributes called ``<something>_region``, which a base class enters.
+    """
     names = set()
     for path in (ROOT / "fastvideo").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Constant):
+                if isinstance(node.target, ast.Name) and node.target.id.endswith("_region"):
+                    names.add(str(node.value.value))
+                continue
             if not isinstance(node, ast.Call) or not node.args:
                 continue
             called = node.func.attr if isinstance(node.func, ast.Attribute) else None
@@ -56,7 +63,7 @@ def test_generated_pages_are_up_to_date() -> None:
 
 def test_every_call_site_uses_the_short_form_of_a_catalogued_region() -> None:
     """No call site names a region that the catalogue does not have."""
-    entered = _entered_regions()
+    entered = _entered_regions() - {"None"}
     assert {name for name in entered if name.startswith(PREFIX)} == set()
     assert entered <= set(BUILT_IN)
 

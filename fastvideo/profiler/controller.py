@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,6 +45,21 @@ logger = init_logger(__name__)
 _STOP_S: Final = 30.0
 _SIGTERM_S: Final = 10.0
 _OTHER_THREAD_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExportTotals:
+    """What exporting segments took, all of it off the training thread.
+
+    Attributes:
+        segments: Segments that are done with.
+        seconds: Time it took.
+        written_bytes: Size of the traces on disk.
+    """
+
+    segments: int
+    seconds: float
+    written_bytes: int
 
 
 class TorchProfilerController:
@@ -99,6 +115,7 @@ class TorchProfilerController:
         self._exporter_factory = exporter_factory
         self._exporters: dict[int, SegmentExporter] = {}
         self._exported: Counter[str] = Counter()
+        self._exports = ExportTotals(0, 0.0, 0)
         self._hooks = LifecycleHooks(self)
         self._recorder = self._new_recorder()
         self._started = self._forked = self._announced = False
@@ -139,6 +156,13 @@ class TorchProfilerController:
         for exporter in list(self._exporters.values()):
             exporter.poll()
         return {**self._recorder.counters, **self._exported}
+
+    @property
+    def exports(self) -> ExportTotals:
+        """What exporting took so far, as far as the exporter has reported."""
+        for exporter in list(self._exporters.values()):
+            exporter.poll()
+        return self._exports
 
     def is_region_enabled(self, name: str) -> bool:
         """Tells whether entries of the region called ``name`` are recorded."""
@@ -267,6 +291,12 @@ class TorchProfilerController:
 
     def _on_finished(self, line: dict[str, Any]) -> None:
         self._exported[f"exported_{line['status']}"] += 1
+        before = self._exports
+        self._exports = ExportTotals(
+            before.segments + 1,
+            before.seconds + (line.get("export_s") or 0.0),
+            before.written_bytes + (line.get("bytes") or 0),
+        )
 
     def _say_what_was_never_entered(self) -> None:
         missing = sorted(self.config.regions - self._recorder.entered)

@@ -1,0 +1,192 @@
+"""The telemetry of one process: what a program tells it, and what becomes of that."""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from fastvideo import __version__
+from fastvideo.observability.step import STEP_REGION
+from fastvideo.profiler import get_global_controller, sink_error_counts
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from fastvideo.observability.clock import TelemetryClock
+    from fastvideo.observability.identity import RunIdentity
+    from fastvideo.observability.metrics.accumulators import Instruments
+    from fastvideo.observability.metrics.device_time import DeviceTimer
+    from fastvideo.observability.step import FinishedRoot
+
+_NS_PER_S: Final = 1e9
+_EVENT_DURATIONS: Final = {
+    "training_validation": "fastvideo_training_validation_duration_seconds",
+    "training_save_checkpoint": "fastvideo_training_checkpoint_duration_seconds",
+}
+_SEPARATE: Final = frozenset({"step_time_sec", "dataloader_time_sec"})
+_ONE_KIND: Final = "step"
+
+
+class StepMetrics:
+    """Turns steps into numbers.
+
+    Args:
+        instruments: Where the numbers go.
+        device: Measures the device, or None.
+    """
+
+    def __init__(self, instruments: Instruments, device: DeviceTimer | None = None) -> None:
+        self._instruments = instruments
+        self._device = device
+        self._step = instruments.gauge("fastvideo_training_step")
+        self._steps = instruments.counter("fastvideo_training_steps_total")
+        self._samples = instruments.counter("fastvideo_training_samples_total")
+        self._unattributed = instruments.counter("fastvideo_training_unattributed_seconds_total")
+        self._nonfinite = instruments.counter("fastvideo_training_nonfinite_loss_total")
+        self._wait = instruments.histogram("fastvideo_training_dataloader_time_seconds")
+
+    def finished(self, root: FinishedRoot) -> None:
+        """Counts a step or an event that ended."""
+        seconds = root.duration_ns / _NS_PER_S
+        if root.region != STEP_REGION:
+            self._instruments.histogram(_EVENT_DURATIONS[root.region]).observe(
+                seconds, root.sampled_trace_id
+            )
+            return
+        if self._device is not None:
+            self._device.drain()
+        if root.error is not None:
+            name = root.error.__name__
+            self._instruments.counter("fastvideo_training_errors_total", name).add(1)
+            return
+        self._instruments.histogram(
+            "fastvideo_training_step_duration_seconds", root.step_kind or _ONE_KIND
+        ).observe(seconds, root.sampled_trace_id)
+        self._unattributed.add(max(0, root.duration_ns - root.children_ns) / _NS_PER_S)
+        self._steps.add(1)
+        if root.step is not None:
+            self._step.set(root.step)
+        self._instruments.gauge("fastvideo_training_last_step_timestamp_seconds").set(time.time())
+
+    def record(
+        self, scalars: Mapping[str, float], *, losses: Collection[str], samples: int
+    ) -> None:
+        """Takes the scalars of a step, already in host memory.
+
+        Args:
+            scalars: By the names the trackers have; ``dataloader_time_sec`` is the wait for data.
+            losses: Those of them that are loss terms.
+            samples: How many samples the step trained on, in this process.
+        """
+        self._samples.add(samples)
+        waited = scalars.get("dataloader_time_sec")
+        if waited is not None:
+            self._wait.observe(waited)
+        nonfinite = False
+        for name, value in scalars.items():
+            if name in losses:
+                nonfinite = nonfinite or not math.isfinite(value)
+                self._instruments.gauge("fastvideo_training_loss", name).set(value)
+            elif name not in _SEPARATE:
+                self._instruments.gauge("fastvideo_training_metric", name).set(value)
+        if nonfinite:
+            self._nonfinite.add(1)
+
+
+def describe_process(
+    instruments: Instruments, identity: RunIdentity, *, method: str, model: str, device: str
+) -> None:
+    """Sets the gauges that say what runs where.
+
+    Args:
+        instruments: Where they are.
+        identity: The run and this process.
+        method: What is trained, for people.
+        model: The model, for people.
+        device: Where it runs, such as ``"cpu"`` or the name of a GPU.
+    """
+    instruments.gauge("fastvideo_run_active").set(1)
+    instruments.gauge(
+        "fastvideo_run_info", identity.run_name, method, model, str(identity.world_size)
+    ).set(1)
+    instruments.gauge(
+        "fastvideo_rank_info", identity.host_name, str(identity.local_rank), device
+    ).set(1)
+    instruments.gauge(
+        "fastvideo_build_info",
+        __version__,
+        platform.python_version(),
+        torch.__version__,
+        torch.version.cuda or "none",
+    ).set(1)
+
+
+def connect_sources(
+    instruments: Instruments, clock: TelemetryClock, device: DeviceTimer | None
+) -> None:
+    """Lets scrapes read what is counted elsewhere.
+
+    Args:
+        instruments: Who is asked.
+        clock: Knows the durations of regions.
+        device: Knows the device time of regions, or None.
+    """
+
+    def regions() -> Iterator[tuple[tuple[str, ...], int, float]]:
+        for name, (count, seconds) in clock.snapshot().items():
+            yield (name,), count, seconds
+
+    instruments.summary_source("fastvideo_region_duration_seconds", regions)
+    instruments.counter_source("fastvideo_profiler_segments_total", _segments)
+    instruments.counter_source("fastvideo_profiler_written_bytes_total", _written)
+    instruments.summary_source("fastvideo_profiler_export_duration_seconds", _exports)
+    instruments.counter_source("fastvideo_telemetry_sink_errors_total", _sink_errors)
+    if device is None:
+        return
+
+    def on_device() -> Iterator[tuple[tuple[str, ...], int, float]]:
+        for name, (count, seconds) in device.snapshot().items():
+            yield (name,), count, seconds
+
+    instruments.summary_source("fastvideo_region_device_duration_seconds", on_device)
+    instruments.gauge_source("fastvideo_device_memory_bytes", _device_memory)
+
+
+def _segments() -> Iterator[tuple[tuple[str, ...], float]]:
+    controller = get_global_controller()
+    if controller is None:
+        return
+    counters = controller.counters
+    for name, count in counters.items():
+        if name.startswith("exported_"):
+            yield (name.removeprefix("exported_"),), count
+    for name in ("failed", "skipped"):
+        yield (name,), counters.get(name, 0)
+
+
+def _written() -> Iterator[tuple[tuple[str, ...], float]]:
+    controller = get_global_controller()
+    if controller is not None:
+        yield (), controller.exports.written_bytes
+
+
+def _exports() -> Iterator[tuple[tuple[str, ...], int, float]]:
+    controller = get_global_controller()
+    if controller is not None:
+        totals = controller.exports
+        yield (), totals.segments, totals.seconds
+
+
+def _sink_errors() -> Iterator[tuple[tuple[str, ...], float]]:
+    for name, count in sink_error_counts().items():
+        yield ("segments" if name == "SegmentRecorder" else name,), count
+
+
+def _device_memory() -> Iterator[tuple[tuple[str, ...], float]]:
+    yield ("allocated",), torch.cuda.memory_allocated()
+    yield ("reserved",), torch.cuda.memory_reserved()
+    yield ("peak",), torch.cuda.max_memory_allocated()
