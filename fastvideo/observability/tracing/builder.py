@@ -16,6 +16,8 @@ from fastvideo.observability.tracing.records import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fastvideo.observability.tracing.records import AttributeValue, RegionEntry, StepSpans
     from fastvideo.observability.tracing.settings import SpanLimits
 
@@ -36,7 +38,9 @@ class StepBuilder:
         self._run_start = run_start
         self._limits = limits
 
-    def build(self, spans: StepSpans) -> tuple[list[SpanRecord], set[int]]:
+    def build(
+        self, spans: StepSpans, pace: Callable[[], None]
+    ) -> tuple[list[SpanRecord], set[int]]:
         """Builds the spans of one step.
 
         Every span's parent is among the spans of the step or is the root that rank 0 sends, so
@@ -44,6 +48,7 @@ class StepBuilder:
 
         Args:
             spans: The step.
+            pace: Called after each span; may rest for a moment.
 
         Returns:
             The spans, the step's own first and on rank 0 the root behind it; and the ids of those
@@ -61,7 +66,9 @@ class StepBuilder:
         records = [step]
         if self._rank == 0:
             records.append(self._root(spans, step))
-        records.extend(self._region(spans, entry, known) for entry in finished)
+        for entry in finished:
+            records.append(self._region(spans, entry, known))
+            pace()
         return records, drawn
 
     def _root(self, spans: StepSpans, step: SpanRecord) -> SpanRecord:

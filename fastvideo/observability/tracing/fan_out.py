@@ -1,0 +1,161 @@
+"""Gives finished spans to everything that wants them, in requests of a bounded size."""
+
+from __future__ import annotations
+
+import queue
+import time
+from typing import TYPE_CHECKING
+
+from fastvideo.observability.tracing import wire
+from fastvideo.observability.tracing.delivery_log import DeliveryLog
+from fastvideo.observability.tracing.exporters import make_sinks, make_transport
+from fastvideo.observability.tracing.file import JsonEncoder
+from fastvideo.observability.tracing.host_provider import HostSink, find_host_provider
+from fastvideo.observability.tracing.resource import (
+    SCOPE_NAME,
+    resource_attributes,
+    scope_version,
+)
+from fastvideo.observability.tracing.sender import DROPPED, EXPORTED, Batch, Flush, Sender
+from fastvideo.observability.tracing.settings import HTTP_JSON
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fastvideo.observability.identity import RunIdentity
+    from fastvideo.observability.tracing.records import SpanRecord
+    from fastvideo.observability.tracing.sender import Count
+    from fastvideo.observability.tracing.settings import TraceSettings
+    from fastvideo.observability.tracing.sinks import SpanSink
+
+NOWHERE = "no_destination"
+
+
+class FanOut:
+    """Gathers spans into batches. Used by the span worker alone, but for :meth:`abandon`.
+
+    Args:
+        settings: Where spans go.
+        identity: Of this process.
+        count: Told what became of spans.
+
+    Attributes:
+        overhead: Bytes of a request around its spans.
+    """
+
+    def __init__(self, settings: TraceSettings, identity: RunIdentity, count: Count) -> None:
+        self._settings = settings
+        self._count = count
+        self._attributes = resource_attributes(settings, identity)
+        version = scope_version()
+        self._resource = wire.encode_resource(self._attributes)
+        self._scope = wire.encode_scope(SCOPE_NAME, version)
+        self._json = JsonEncoder(self._attributes, (SCOPE_NAME, version))
+        self._sinks = make_sinks(settings, identity.rank, self._json)
+        self._logs = {sink.name: DeliveryLog(sink.target) for sink in self._sinks}
+        self._sender = self._make_sender()
+        self._host: HostSink | None = None
+        self._records: list[SpanRecord] = []
+        self._encoded: list[bytes] = []
+        self.overhead = len(wire.encode_request(self._resource, self._scope, [])) + 6
+
+    def start(self) -> None:
+        """Starts the thread that sends.
+
+        Raises:
+            RuntimeError: The process cannot have another thread.
+        """
+        if self._sender is not None:
+            self._sender.start()
+
+    def add(self, records: Sequence[SpanRecord], encoded: Sequence[bytes]) -> None:
+        """Takes spans that belong together; they stay in one request if it holds them.
+
+        Args:
+            records: The spans.
+            encoded: Each from :func:`wire.encode_span`.
+        """
+        size = self._settings.batch.max_batch
+        if self._records and len(self._records) + len(records) > size:
+            self.emit()
+        self._records.extend(records)
+        self._encoded.extend(encoded)
+        while len(self._records) >= size:
+            self.emit()
+
+    def emit(self) -> None:
+        """Gives what was gathered to everything that wants it, at most one batch."""
+        size = self._settings.batch.max_batch
+        records, self._records = self._records[:size], self._records[size:]
+        encoded, self._encoded = self._encoded[:size], self._encoded[size:]
+        if not records:
+            return
+        host = self._find_host()
+        sinks: list[SpanSink] = [*self._sinks, host] if host is not None else self._sinks
+        for sink in sinks:
+            self._write(sink, records)
+        if self._sender is not None and host is None:
+            self._sender.submit(Batch(self._request(records, encoded), len(records)))
+        elif not sinks:
+            self._count(DROPPED, NOWHERE, len(records))
+
+    def emit_all(self) -> None:
+        """Emits everything that was gathered."""
+        while self._records:
+            self.emit()
+
+    def flush(self, deadline: float, *, ends: bool) -> bool:
+        """Emits everything and sees it sent; returns whether it was, before ``deadline``."""
+        self.emit_all()
+        if self._sender is None:
+            return True
+        done: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._sender.flush(Flush(deadline, done, ends))
+        try:
+            return done.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            return False
+
+    def abandon(self) -> None:
+        """Gives up what is being sent; called from another thread."""
+        if self._sender is not None:
+            self._sender.abandon()
+
+    def leave_parent(self) -> None:
+        """Becomes inert in a forked child."""
+        if self._sender is not None:
+            self._sender.leave_parent()
+
+    def _make_sender(self) -> Sender | None:
+        otlp = self._settings.otlp
+        transport = make_transport(otlp) if otlp is not None else None
+        if otlp is None or transport is None:
+            return None
+        return Sender(transport, otlp.timeout_s, self._settings.batch, self._count)
+
+    def _request(self, records: Sequence[SpanRecord], encoded: Sequence[bytes]) -> bytes:
+        otlp = self._settings.otlp
+        if otlp is not None and otlp.protocol == HTTP_JSON:
+            return self._json.encode(records)
+        return wire.encode_request(self._resource, self._scope, encoded)
+
+    def _find_host(self) -> HostSink | None:
+        provider = find_host_provider()
+        if provider is None:
+            return None
+        if self._host is None or self._host.provider is not provider:
+            self._host = HostSink(provider, self._attributes)
+            self._logs[self._host.name] = DeliveryLog(self._host.target)
+        return self._host
+
+    def _write(self, sink: SpanSink, records: Sequence[SpanRecord]) -> None:
+        log = self._logs[sink.name]
+        try:
+            sink.write(records)
+        except Exception as error:  # noqa: BLE001 - a sink that fails loses its own spans only
+            reason = error.strerror if isinstance(error, OSError) else None
+            log.failed(reason or type(error).__name__)
+            self._count(DROPPED, sink.name, len(records))
+        else:
+            log.delivered()
+            self._count(EXPORTED, sink.name, len(records))
