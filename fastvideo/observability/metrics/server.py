@@ -127,10 +127,15 @@ class MetricsServer:
         return self._open is not None and self._scrapes.await_more(scrapes, limit_s)
 
     def accept(self, sock: socket.socket, now: float) -> Connection:
-        """Returns the connection of a client that was just accepted."""
+        """Returns the connection of a client that was just accepted.
+
+        Raises:
+            OSError: The client has left already.
+        """
         sock.setblocking(False)
         contexts = self._web_config.tls
         if contexts is not None:
+            sock.getpeername()  # raises for a client that left; wrap_socket would lose the socket
             sock = contexts.current().wrap_socket(
                 sock, server_side=True, do_handshake_on_connect=False
             )
