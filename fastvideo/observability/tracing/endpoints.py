@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, quote, urlsplit
 
@@ -32,7 +32,7 @@ class Endpoint:
     secure: bool
     host: str
     port: int
-    path: str
+    path: str = field(repr=False)  # its query may be a secret
 
     @property
     def authority(self) -> str:
