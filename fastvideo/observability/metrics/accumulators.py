@@ -120,6 +120,19 @@ class Instruments:
         """Returns the cell of a summary; ``.observe(value)`` it. See :meth:`counter`."""
         return self._cell(SummaryCell, "summary", name, labels)
 
+    def info(self, name: str, *labels: object) -> None:
+        """Makes a gauge one series, at 1, whose label values describe something.
+
+        Other series of the gauge go: a process has one description at a time, and two would break
+        every query that joins by it. See :meth:`counter`.
+        """
+        self.gauge(name, *labels).set(1.0)
+        kept = tuple(_label_text(value) for value in labels)
+        cells = self._cells[name]
+        for present in [*cells]:
+            if present != kept:
+                cells.pop(present, None)
+
     def counter_source(self, name: str, read: NumberSource) -> None:
         """Adds a function that is asked for values of a counter at every scrape.
 

@@ -8,17 +8,16 @@ and the thread does not exist.
 
 from __future__ import annotations
 
-import os
 import selectors
 import socket
 import threading
 import time
-import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from fastvideo.logger import init_logger
 from fastvideo.observability.metrics.endpoint import PATH, Endpoint
+from fastvideo.observability.metrics.forks import FORKS
 from fastvideo.observability.metrics.http_connection import Connection
 from fastvideo.observability.metrics.listening import is_loopback, listen
 from fastvideo.observability.metrics.text_format import TextRenderer
@@ -93,16 +92,15 @@ class MetricsServer:
             RuntimeError: The process may not have another thread.
         """
         if self._open is None:
-            _watch_forks()
             listener = listen(*self._wanted)
-            opened = _OpenServer(listener, self)
+            self._open = opened = _OpenServer(listener, self)
+            FORKS.watch(self)
             try:
                 opened.thread.start()
             except RuntimeError:
+                self._open = None
                 opened.close()
                 raise
-            self._open = opened
-            _started.add(self)
             self._say_where(opened.address)
         return self._open.address
 
@@ -278,7 +276,7 @@ class _OpenServer:
                 self._advance(connection, now)
 
     def _accept_one(self, now: float) -> Connection | None:
-        with _accepting:  # a fork meanwhile would give the child a socket that nobody knows of
+        with FORKS.lock:  # a fork meanwhile would give the child a socket that nobody knows of
             sock, _ = self._listener.accept()
             if len(self._clients) >= self._server.max_clients:
                 self._forget(next(iter(self._clients.values())))
@@ -309,35 +307,3 @@ class _OpenServer:
         del self._clients[connection.sock]
         self._selector.unregister(connection.sock)
         connection.close()
-
-
-_started: weakref.WeakSet[MetricsServer] = weakref.WeakSet()
-_accepting = threading.Lock()
-_watching = False
-
-
-def _watch_forks() -> None:
-    """Sees, once per process, that children of a fork get no live sockets."""
-    global _watching  # noqa: PLW0603 - what os.register_at_fork registers is for the whole process
-    if not _watching:
-        _watching = True
-        os.register_at_fork(
-            before=_before_fork,
-            after_in_parent=_after_fork_in_parent,
-            after_in_child=_after_fork_in_child,
-        )
-
-
-def _before_fork() -> None:
-    _accepting.acquire()
-
-
-def _after_fork_in_parent() -> None:
-    _accepting.release()
-
-
-def _after_fork_in_child() -> None:
-    global _accepting  # noqa: PLW0603 - the parent's lock is not this process's
-    _accepting = threading.Lock()
-    for server in list(_started):
-        server.leave_parent()
