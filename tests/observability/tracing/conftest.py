@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,3 +84,56 @@ def start_pipeline(steps: ModuleType, counts: Any) -> Iterator[Callable[..., Spa
     yield start
     for pipeline in started:
         pipeline.shutdown(1.0)
+
+
+@pytest.fixture
+def run_program() -> Callable[..., Any]:
+    """Runs a scenario of ``span_program.py`` to its end; returns what it printed and how."""
+
+    def run(scenario: str, *, timeout_s: float = 60.0, **environ: str) -> Any:
+        done = subprocess.run(
+            [sys.executable, "-X", "faulthandler", str(_PROGRAM), scenario],
+            env=program_environment(environ),
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        result = json.loads(done.stdout.splitlines()[-1])
+        result["stderr"] = done.stderr
+        return result
+
+    return run
+
+
+@pytest.fixture
+def start_program() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts a scenario of ``span_program.py``; it is killed after the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(scenario: str, **environ: str) -> subprocess.Popen[str]:
+        started.append(
+            subprocess.Popen(
+                [sys.executable, str(_PROGRAM), scenario],
+                env=program_environment(environ),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def program_environment(environ: dict[str, str]) -> dict[str, str]:
+    """Returns the environment without settings of its own for spans, and ``environ``."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error", **environ}
+
+
+_PROGRAM = Path(__file__).with_name("span_program.py")
