@@ -152,6 +152,50 @@ VARIABLES: dict[str, EnvVar] = {
             False,
             "Refuse a device mesh that does not fit the number of processes",
         ),
+        # Telemetry
+        EnvVar("FASTVIDEO_METRICS", "0/1", True, "Serve Prometheus metrics, one endpoint per rank"),
+        EnvVar(
+            "FASTVIDEO_METRICS_HOST",
+            "text",
+            "127.0.0.1",
+            "Address that the metrics endpoint binds to",
+        ),
+        EnvVar(
+            "FASTVIDEO_METRICS_PORT",
+            "count",
+            9464,
+            "Port of local rank 0, the others follow; 0: any free port",
+        ),
+        EnvVar(
+            "FASTVIDEO_METRICS_TARGETS_DIR",
+            "text",
+            "",
+            "Directory for target files that Prometheus discovers (file_sd)",
+        ),
+        EnvVar(
+            "FASTVIDEO_METRICS_WEB_CONFIG",
+            "text",
+            "",
+            "TLS and users of the metrics endpoint: a web-config.yml",
+        ),
+        EnvVar(
+            "FASTVIDEO_SPAN_DIR",
+            "text",
+            "",
+            "Directory for spans as OTLP-JSON lines, for use without a collector",
+        ),
+        EnvVar(
+            "FASTVIDEO_SPAN_FILE_MAX_BYTES",
+            "count",
+            268435456,
+            "Size at which a span file is rotated; two are kept",
+        ),
+        EnvVar(
+            "FASTVIDEO_TRACE_MAX_BYTES",
+            "count",
+            4000000,
+            "Size of one step's trace over all ranks",
+        ),
         # Run
         EnvVar(
             "FASTVIDEO_RUN_ID",
@@ -159,6 +203,7 @@ VARIABLES: dict[str, EnvVar] = {
             "",
             "Identifier of this run in traces; empty: drawn at start",
         ),
+        EnvVar("FASTVIDEO_RUN_NAME", "text", "", "Name of this run, for people and dashboards"),
         EnvVar("FASTVIDEO_LOG_LEVEL", "text", "INFO", "Lowest level of log lines that is shown"),
         EnvVar("FASTVIDEO_LOG_FORMAT", "text", "text", "Form of log lines: text, or json"),
         EnvVar(

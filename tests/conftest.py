@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 
+# Runs that tests start must not meet each other, nor whatever else runs on the machine.
+os.environ.setdefault("FASTVIDEO_METRICS_PORT", "0")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,

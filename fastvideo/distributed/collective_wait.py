@@ -193,3 +193,30 @@ def _communication(unit: FSDPModule, collective: Collective) -> Any:  # noqa: AN
 
 def _replace(unit: FSDPModule, collective: Collective, communication: Any) -> None:  # noqa: ANN401
     getattr(unit, f"set_custom_{collective}")(communication)
+
+
+_current: CollectiveWait | None = None
+
+
+def set_collective_wait(wait: CollectiveWait | None) -> None:
+    """Makes ``wait`` the clocks of this process; None: there are none any more."""
+    global _current  # noqa: PLW0603 - one training loop in a process
+    _current = wait
+
+
+def timed_collective(
+    collective: Collective, device: torch.device
+) -> contextlib.AbstractContextManager[None]:
+    """Times the collective in the body of a ``with`` statement, where this process does that.
+
+    Args:
+        collective: Its name.
+        device: Where its tensors are.
+    """
+    return contextlib.nullcontext() if _current is None else _current.timed(collective, device)
+
+
+def drain_collectives() -> None:
+    """Hands over what CUDA devices have finished with; for the end of each step."""
+    if _current is not None:
+        _current.drain()

@@ -153,14 +153,7 @@ def _callbacks(raw: object) -> dict[str, dict[str, Any]]:
 
 
 def _observability(raw: object) -> dict[str, Any]:
-    section = {} if raw is None else copy.deepcopy(as_mapping(raw, where="observability"))
-    if section:
-        logger.warning(
-            "the section observability (%s) has no effect in this version; kernel traces are "
-            "switched on by FASTVIDEO_TORCH_PROFILER_DIR",
-            ", ".join(sorted(section)),
-        )
-    return section
+    return {} if raw is None else copy.deepcopy(as_mapping(raw, where="observability"))
 
 
 def _training(

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
+from fastvideo.distributed.collective_wait import drain_collectives
+from fastvideo.observability import active as active_telemetry
 from fastvideo.profiler import profiler_region
 from fastvideo.train.metrics import StepScalars, learning_rates
 from fastvideo.train.nonfinite import AGREEMENT
@@ -31,10 +33,12 @@ class StepSettings:
     Attributes:
         accumulation_rounds: Forward and backward passes per optimizer step.
         constants: Scalars that are logged with every step.
+        samples: Samples of one optimizer step in this process.
     """
 
     accumulation_rounds: int
     constants: Mapping[str, float]
+    samples: int = 0
 
 
 class StepRunner:
@@ -66,6 +70,8 @@ class StepRunner:
         self._guard = guard
         self._rounds = settings.accumulation_rounds
         self._constants = settings.constants
+        self._samples = settings.samples
+        self._telemetry = active_telemetry()
         self._step_kind: Callable[[int], str] | None = getattr(method, "step_kind", None)
         self._train = self._managed if method.manages_optimization() else self._ordinary
 
@@ -162,6 +168,10 @@ class StepRunner:
         values["step_time_sec"] = elapsed
         values.update(self._constants)
         self._tracker.log(values, step)
+        if self._telemetry is not None:
+            losses = scalars.losses.keys()
+            self._telemetry.record_step(values, losses=losses, samples=self._samples)
+            drain_collectives()
         if self._guard.policy != "skip" and self._guard.judge(scalars.losses, total, step):
             values["nonfinite_loss"] = 1.0
             self._tracker.log({"nonfinite_loss": 1.0}, step)

@@ -163,6 +163,7 @@ class Trainer:
             settings=StepSettings(
                 accumulation_rounds=_accumulation_rounds(config),
                 constants={"vsa_sparsity": float(config.vsa_sparsity)},
+                samples=_accumulation_rounds(config) * config.data.train_batch_size,
             ),
         )
 

@@ -75,7 +75,13 @@ def _run(command: list[str], environment: dict[str, str] | None = None) -> str:
     finished = subprocess.run(
         command,
         cwd=ROOT,
-        env={**kept, "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline", **(environment or {})},
+        env={
+            **kept,
+            "OMP_NUM_THREADS": "1",
+            "WANDB_MODE": "offline",
+            "FASTVIDEO_METRICS_PORT": "0",
+            **(environment or {}),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

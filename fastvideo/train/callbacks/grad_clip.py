@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate
 
+from fastvideo.distributed.collective_wait import timed_collective
 from fastvideo.logger import init_logger
 from fastvideo.train.callbacks.callback import Callback
 from fastvideo.train.trackers.step_tracker import StepTracker
@@ -95,7 +96,8 @@ def global_norm(tensors: Iterable[Tensor]) -> Tensor:
         if mesh is not None:
             device_mesh, placements = mesh
             kinds = [Replicate() if p.is_replicate() else Partial() for p in placements]
-            square = DTensor.from_local(square, device_mesh, kinds).full_tensor()
+            with timed_collective("grad_norm", square.device):
+                square = DTensor.from_local(square, device_mesh, kinds).full_tensor()
         squares.append(square)
     return torch.stack([s.to(squares[0].device) for s in squares]).sum().sqrt()
 

@@ -9,6 +9,7 @@ signal's number; kernel traces, trackers and the process group are closed in eve
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -24,10 +25,13 @@ from fastvideo.distributed import (
     get_world_size,
     maybe_init_distributed_environment_and_model_parallel,
 )
+from fastvideo.distributed.collective_wait import CollectiveWait, set_collective_wait
 from fastvideo.errors import ConfigError
 from fastvideo.logger import configure_logging, init_logger
-from fastvideo.profiler import profiler_region
-from fastvideo.profiler.controller import get_or_create_profiler
+from fastvideo.observability import TelemetryConfig
+from fastvideo.observability import start as start_telemetry
+from fastvideo.observability.logs import log_formatter
+from fastvideo.profiler import get_or_create_profiler, profiler_region
 from fastvideo.train.builder import build_from_config
 from fastvideo.train.entrypoint.arguments import TrainArguments, parse_arguments
 from fastvideo.train.entrypoint.termination import Terminated, terminate_by_exception
@@ -38,6 +42,7 @@ from fastvideo.train.trainer import Trainer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fastvideo.observability import Telemetry
     from fastvideo.train.config import TrainingConfig
     from fastvideo.train.methods.base import TrainingMethod
 
@@ -65,8 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         0. Anything else leaves as an exception.
     """
     arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
-    configure_logging(envs.FASTVIDEO_LOG_LEVEL, rank=get_world_rank())
-    if get_world_rank() != 0:
+    rank = get_world_rank()
+    form = log_formatter(envs.FASTVIDEO_LOG_FORMAT, rank=rank)
+    configure_logging(envs.FASTVIDEO_LOG_LEVEL, rank=rank, formatter=form)
+    if rank != 0:
         _leave_config_warnings_to_rank_zero()
     with terminate_by_exception():
         _run(arguments)
@@ -100,23 +107,43 @@ def _run(arguments: TrainArguments) -> None:
     reject_unavailable(cfg.training)
     mesh = cfg.training.distributed
     reconcile_mesh(mesh, get_world_size(), strict=envs.FASTVIDEO_STRICT_MESH)
-    controller = None
+    controller = telemetry = error = None
     try:
         maybe_init_distributed_environment_and_model_parallel(mesh.tp_size, mesh.sp_size)
+        settings = TelemetryConfig.from_sources(
+            os.environ, cfg.observability, run_name=cfg.training.tracker.run_name
+        )
+        if not arguments.dry_run:
+            telemetry = start_telemetry(settings)
         controller = get_or_create_profiler(envs.FASTVIDEO_TORCH_PROFILER_DIR or None)
         with profiler_region("model_loading"):
             _, method, dataloader, start_step = build_from_config(cfg)
         if arguments.dry_run:
-            _report_dry_run(cfg, method)
+            _report_dry_run(cfg, method, settings)
             return
+        if telemetry is not None:
+            _observe(telemetry, cfg, method)
         _train(cfg, arguments.config, method, dataloader=dataloader, start_step=start_step)
-    except Terminated as stop:
-        logger.warning("stopping on %s; writing what is pending", stop.signal.name)
+    except BaseException as stop:
+        error = stop
+        if isinstance(stop, Terminated):
+            logger.warning("stopping on %s; writing what is pending", stop.signal.name)
         raise
     finally:
         if controller is not None:
             controller.stop()
         cleanup_dist_env_and_memory()
+        set_collective_wait(None)
+        if telemetry is not None:
+            telemetry.shutdown(error=error, linger=True)
+
+
+def _observe(telemetry: Telemetry, cfg: RunConfig, method: TrainingMethod) -> None:
+    """Says what is trained, and puts clocks around the collectives of its models."""
+    telemetry.describe(method=type(method).__name__, model=cfg.training.model_path)
+    wait = CollectiveWait(telemetry.add_collective_wait)
+    wait.observe(method)
+    set_collective_wait(wait)
 
 
 def _train(
@@ -137,7 +164,7 @@ def _train(
     )
 
 
-def _report_dry_run(cfg: RunConfig, method: TrainingMethod) -> None:
+def _report_dry_run(cfg: RunConfig, method: TrainingMethod, settings: TelemetryConfig) -> None:
     logger.info(
         "dry run succeeded: %s with %s on %d process(es), %d steps configured",
         type(method).__name__,
@@ -145,6 +172,8 @@ def _report_dry_run(cfg: RunConfig, method: TrainingMethod) -> None:
         cfg.training.distributed.num_gpus,
         cfg.training.loop.max_train_steps,
     )
+    for name, value in settings.describe().items():
+        logger.info("telemetry: %s: %s", name, value)
 
 
 def _reject_checkpoints(training: TrainingConfig) -> None:

@@ -1,0 +1,88 @@
+"""Everything through which the numbers of a process leave it: endpoint, target file, push."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from fastvideo.logger import init_logger
+
+if TYPE_CHECKING:
+    from fastvideo.observability.config import TelemetryConfig
+    from fastvideo.observability.identity import RunIdentity
+    from fastvideo.observability.metrics.accumulators import Instruments
+    from fastvideo.observability.metrics.server import MetricsServer
+    from fastvideo.observability.metrics.targets import TargetFile
+
+logger = init_logger(__name__)
+
+_LINGER_S: Final = 40.0
+
+
+class MetricsEndpoint:
+    """Serves and pushes the numbers of this process.
+
+    Args:
+        config: What is served where.
+        identity: Whose numbers they are.
+        instruments: The numbers.
+    """
+
+    def __init__(
+        self, config: TelemetryConfig, identity: RunIdentity, instruments: Instruments
+    ) -> None:
+        self._config = config
+        self._identity = identity
+        self._instruments = instruments
+        self._server: MetricsServer | None = None
+        self._target: TargetFile | None = None
+
+    @property
+    def url(self) -> str | None:
+        """Where the metrics are, or None."""
+        return None if self._server is None else self._server.url
+
+    def start(self) -> None:
+        """Begins to serve; what cannot be had is one warning, and the run goes on."""
+        try:
+            self._serve()
+        except Exception as error:  # noqa: BLE001 - telemetry never ends a run
+            logger.warning("metrics: %s; the run goes on without", error)
+
+    def stop(self, *, linger: bool) -> None:
+        """Ends serving.
+
+        Args:
+            linger: Whether to serve the last state until it has been scraped twice, where
+                something scrapes regularly.
+        """
+        if self._server is not None:
+            if linger:
+                self._server.linger(limit_s=_LINGER_S)
+            self._server.stop()
+        if self._target is not None:
+            self._target.remove()
+
+    def _serve(self) -> None:
+        config, identity = self._config, self._identity
+        if not config.metrics:
+            return
+        from fastvideo.observability.metrics.collector import (  # noqa: PLC0415 - stay light
+            InstrumentsCollector,
+        )
+        from fastvideo.observability.metrics.server import MetricsServer  # noqa: PLC0415
+        from fastvideo.observability.metrics.targets import TargetFile  # noqa: PLC0415
+        from fastvideo.observability.metrics.web_config import load_web_config  # noqa: PLC0415
+
+        labels = {"rank": str(identity.rank), "run": identity.run_name}
+        web_config = load_web_config(config.web_config) if config.web_config else None
+        self._server = MetricsServer(
+            InstrumentsCollector(self._instruments, labels),
+            host=config.host,
+            port=config.port + identity.local_rank if config.port else 0,
+            web_config=web_config,
+        )
+        address = self._server.start()
+        if config.targets_dir is not None:
+            self._target = TargetFile(config.targets_dir, run=identity.run_name, rank=identity.rank)
+            scheme = web_config.scheme if web_config is not None else "http"
+            self._target.write(address, scheme=scheme)
