@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fastvideo.errors import did_you_mean
 from fastvideo.logger import init_logger
+from fastvideo.observability.metrics.otlp_settings import OtlpMetricsSettings
 from fastvideo.observability.tracing.settings import YAML_VARIABLES, TraceSettings
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class TelemetryConfig:
         web_config: The endpoint's TLS and users, a web-config.yml; or None.
         run_name: The run's name, for people; empty: its identifier.
         traces: What is set about spans.
+        otlp_metrics: How metrics are pushed, or None.
     """
 
     metrics: bool = True
@@ -57,6 +59,7 @@ class TelemetryConfig:
     web_config: Path | None = None
     run_name: str = ""
     traces: TraceSettings = field(default_factory=TraceSettings)
+    otlp_metrics: OtlpMetricsSettings | None = None
 
     @classmethod
     def from_sources(
@@ -89,6 +92,7 @@ class TelemetryConfig:
             web_config=_absolute(web_config),
             run_name=reader.text("run_name") or run_name,
             traces=TraceSettings.from_env(environ, section),
+            otlp_metrics=OtlpMetricsSettings.from_env(environ, section),
         )
 
     def describe(self) -> dict[str, str]:
@@ -98,6 +102,7 @@ class TelemetryConfig:
             "metrics": endpoint if self.metrics else "off",
             "metrics_targets_dir": str(self.targets_dir or "off"),
             "metrics_web_config": str(self.web_config or "none"),
+            "otlp_metrics": "on" if self.otlp_metrics is not None else "off",
             **self.traces.describe(),
         }
 

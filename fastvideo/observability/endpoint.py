@@ -10,12 +10,14 @@ if TYPE_CHECKING:
     from fastvideo.observability.config import TelemetryConfig
     from fastvideo.observability.identity import RunIdentity
     from fastvideo.observability.metrics.accumulators import Instruments
+    from fastvideo.observability.metrics.otlp import OtlpMetrics
     from fastvideo.observability.metrics.server import MetricsServer
     from fastvideo.observability.metrics.targets import TargetFile
 
 logger = init_logger(__name__)
 
 _LINGER_S: Final = 40.0
+_PUSH_S: Final = 1.0
 
 
 class MetricsEndpoint:
@@ -35,6 +37,7 @@ class MetricsEndpoint:
         self._instruments = instruments
         self._server: MetricsServer | None = None
         self._target: TargetFile | None = None
+        self._push: OtlpMetrics | None = None
 
     @property
     def url(self) -> str | None:
@@ -43,10 +46,11 @@ class MetricsEndpoint:
 
     def start(self) -> None:
         """Begins to serve; what cannot be had is one warning, and the run goes on."""
-        try:
-            self._serve()
-        except Exception as error:  # noqa: BLE001 - telemetry never ends a run
-            logger.warning("metrics: %s; the run goes on without", error)
+        for begin in (self._serve, self._start_push):
+            try:
+                begin()
+            except Exception as error:  # noqa: BLE001 - telemetry never ends a run
+                logger.warning("metrics: %s; the run goes on without", error)
 
     def stop(self, *, linger: bool) -> None:
         """Ends serving.
@@ -55,6 +59,8 @@ class MetricsEndpoint:
             linger: Whether to serve the last state until it has been scraped twice, where
                 something scrapes regularly.
         """
+        if self._push is not None:
+            self._push.shutdown(_PUSH_S)
         if self._server is not None:
             if linger:
                 self._server.linger(limit_s=_LINGER_S)
@@ -86,3 +92,12 @@ class MetricsEndpoint:
             self._target = TargetFile(config.targets_dir, run=identity.run_name, rank=identity.rank)
             scheme = web_config.scheme if web_config is not None else "http"
             self._target.write(address, scheme=scheme)
+
+    def _start_push(self) -> None:
+        settings = self._config.otlp_metrics
+        if settings is None:
+            return
+        from fastvideo.observability.metrics.otlp import OtlpMetrics  # noqa: PLC0415 - stay light
+
+        self._push = OtlpMetrics(settings, self._instruments, self._identity)
+        self._push.start()
