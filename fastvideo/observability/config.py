@@ -92,7 +92,7 @@ class TelemetryConfig:
             web_config=_absolute(web_config),
             run_name=reader.text("run_name") or run_name,
             traces=TraceSettings.from_env(environ, section),
-            otlp_metrics=OtlpMetricsSettings.from_env(environ, section),
+            otlp_metrics=OtlpMetricsSettings.from_env(environ, _as_variables(section)),
         )
 
     def describe(self) -> dict[str, str]:
@@ -158,3 +158,12 @@ def _refuse(name: str, value: str, expected: str, default: object) -> None:
 
 def _absolute(path: str) -> Path | None:
     return Path(path).expanduser().absolute() if path else None
+
+
+def _as_variables(section: Mapping[str, Any]) -> dict[str, str]:
+    """Returns plain values of the section under the names of the variables they stand for."""
+    return {
+        variable: str(section[key])
+        for key, variable in YAML_VARIABLES.items()
+        if section.get(key) is not None and not isinstance(section[key], dict)
+    }
