@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine:  make demo  and  make test.
-# Both work in .venv beside this file; nothing else on the machine is changed.
+# Both work in .venv beside this file, and write to outputs/ and the user's caches.
 
 PYTHON ?= python3
 VENV   := .venv

@@ -6,6 +6,10 @@ import sys
 from pathlib import Path
 
 from fastvideo import envs
+from fastvideo.observability.config import METRICS_VARIABLES
+from fastvideo.observability.metrics.families import FAMILIES
+from fastvideo.observability.tracing import records, run_spans
+from fastvideo.observability.tracing.settings import YAML_VARIABLES
 from fastvideo.profiler.catalogue import BUILT_IN
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -54,7 +58,99 @@ def regions_page() -> str:
     )
 
 
-PAGES = {"environment.md": environment_page, "regions.md": regions_page}
+def metrics_page() -> str:
+    """Returns the page on metric families."""
+    rows = []
+    for family in FAMILIES.values():
+        labels = ", ".join(f"`{label}`" for label in family.labels)
+        rows.append(f"| `{family.name}` | {family.kind} | {labels} | {family.help} |")
+    return "\n".join(
+        [
+            "# Metrics",
+            "",
+            "Every family that a process serves at `/metrics`. `rank` and `run` are on every",
+            "series. A summary has a sum and a count: divide their rates for a mean. Counters and the",
+            "series of known regions exist at zero from the start.",
+            "",
+            "| metric | type | labels | meaning |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+            "## Tracker names",
+            "",
+            "What the trackers log, and where the same number is here.",
+            "",
+            "| tracker key | metric |",
+            "|---|---|",
+            "| `step_time_sec` | `fastvideo_training_step_duration_seconds` |",
+            "| `dataloader_time_sec` | `fastvideo_training_dataloader_time_seconds` |",
+            '| `total_loss`, other losses | `fastvideo_training_loss{loss="total_loss"}` |',
+            '| every other scalar | `fastvideo_training_metric{name="lr/student"}` |',
+            "",
+        ]
+    )
+
+
+def spans_page() -> str:
+    """Returns the page on spans."""
+    return "\n".join(
+        [
+            "# Spans",
+            "",
+            "| span | emitted by | what it is |",
+            "|---|---|---|",
+            f"| `{run_spans.RUN_START}` | rank 0 | a run's start, sent at once; steps link to it |",
+            f"| `{records.ROOT_SPAN_NAME}` | rank 0 | root of a step's trace |",
+            "| `training_train_one_step` | every rank | the step on that rank; child of the root |",
+            "| name of a region | every rank | an entry of the region inside a step |",
+            f"| `{run_spans.RUN_END}` | rank 0 | the end of a run |",
+            "",
+            "| attribute | on | meaning |",
+            "|---|---|---|",
+            f"| `{records.STEP_ATTRIBUTE}` | spans of a step | number of the step |",
+            f"| `{records.STEP_KIND_ATTRIBUTE}` | root and step | such as `generator`, `critic` |",
+            f"| `{records.DEVICE_DURATION_ATTRIBUTE}` | regions | milliseconds on the device |",
+            f"| `{records.SEGMENT_ATTRIBUTE}` | regions | file name of the kernel trace recorded |",
+            f"| `{records.OMITTED_ATTRIBUTE}` | step | spans left out to keep the trace small |",
+            "| `error.type` | regions | type of the exception that left it; never its message |",
+            f"| `{run_spans.RUN_DURATION_ATTRIBUTE}` | `{run_spans.RUN_END}` | seconds |",
+            f"| `{run_spans.LAST_STEP_ATTRIBUTE}` | `{run_spans.RUN_END}` | last step done |",
+            "",
+            "What a call site gives a region besides (`profiler_region(name, key=value)`) is an",
+            "attribute under its own name. Rank, run, attempt, world size and host are attributes",
+            "of the resource.",
+            "",
+        ]
+    )
+
+
+def settings_page() -> str:
+    """Returns the page on telemetry settings."""
+    keys = {**METRICS_VARIABLES, **YAML_VARIABLES}
+    rows = [f"| `{key}` | `{variable}` |" for key, variable in keys.items()]
+    return "\n".join(
+        [
+            "# Telemetry settings",
+            "",
+            "Keys of the section `observability` of a run file, and the variables that win over",
+            "them. The variables of OpenTelemetry have the meaning that its specification gives",
+            "them; times are milliseconds. `--dry-run` prints what is in force.",
+            "",
+            "| key | variable |",
+            "|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+PAGES = {
+    "environment.md": environment_page,
+    "regions.md": regions_page,
+    "metrics.md": metrics_page,
+    "spans.md": spans_page,
+    "telemetry-settings.md": settings_page,
+}
 
 
 def main(arguments: list[str]) -> int:

@@ -355,7 +355,9 @@ def _wrap_method(name: str, function: Callable[_P, _R]) -> Callable[_P, _R]:
         with profiler_region(name):
             if is_dynamo_compiling():
                 return function(*args, **kwargs)
-            own = getattr(args[0], "__dict__", _NO_ATTRIBUTES).get("profiler_controller")
+            own = getattr(args[0] if args else None, "__dict__", _NO_ATTRIBUTES).get(
+                "profiler_controller"
+            )
             if own is None or getattr(own, "is_started", False):  # a started one hears it anyway
                 return function(*args, **kwargs)
             with own.region(name):
