@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 
     from fastvideo.observability.tracing.records import SpanRecord
 
-_WHOLE_PART: Final = 4
-"""One part in this many is for the ranks that send all of their spans."""
+_FIRST_PART: Final = 8
+"""One part in this many is for rank 0, which sends everything as far as that goes."""
+
+_NODES_PART: Final = 4
+"""One part in this many is for the first ranks of the other nodes."""
 
 _NODE_BYTES: Final = 4000
-"""What each node's first rank must be able to send for all nodes to send whole steps."""
+"""What the first rank of each node must get for them to be treated otherwise than the rest."""
 
 _LEAST_BYTES: Final = 1200
 """The least share that is worth having; where there is less, ranks take turns."""
@@ -83,15 +86,17 @@ class TraceBudget:
 
         Goes by what all ranks know alike, so that their shares add up.
         """
-        for_whole = self.max_bytes // _WHOLE_PART
-        for_others = self.max_bytes - for_whole
-        nodes = -(-self.world_size // self.local_world_size) if self.local_world_size else 0
-        per_node = nodes > 0 and for_whole // nodes >= _NODE_BYTES
-        whole_ranks = nodes if per_node else 1
-        if self.rank == 0 or (per_node and self.local_rank == 0):
-            return for_whole // whole_ranks
-        others = max(1, self.world_size - whole_ranks)
-        share = for_others // others
+        for_first = self.max_bytes // _FIRST_PART
+        for_nodes = self.max_bytes // _NODES_PART
+        if self.rank == 0:
+            return for_first
+        nodes = -(-self.world_size // self.local_world_size) if self.local_world_size else 1
+        per_node = nodes > 1 and for_nodes // (nodes - 1) >= _NODE_BYTES
+        if per_node and self.local_rank == 0:
+            return for_nodes // (nodes - 1)
+        others = self.world_size - (nodes if per_node else 1)
+        for_others = self.max_bytes - for_first - (for_nodes if per_node else 0)
+        share = for_others // max(1, others)
         if share >= _LEAST_BYTES:
             return share
         every = -(-others * _LEAST_BYTES // for_others)

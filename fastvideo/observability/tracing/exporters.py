@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from typing import TYPE_CHECKING
 
 from fastvideo.logger import init_logger
@@ -33,6 +34,10 @@ def make_transport(settings: OtlpSettings) -> Transport | None:
             "Install opentelemetry-exporter-otlp, or set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
         )
         return None
+    # By default gRPC starts its threads anew in every forked child, such as a loader's workers,
+    # and ends those that close the descriptors they did not ask for. It reads this when it is
+    # used first; whoever sets it otherwise is obeyed.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     return GrpcTransport(settings)
 
 

@@ -45,6 +45,7 @@ class SpanPipeline:
         self._started = False
         self._closed = False
         self._forked = False
+        self._ending = False
         self._thread: BuildThread | None = None
         self._hooks = LifecycleHooks(self)
 
@@ -109,9 +110,14 @@ class SpanPipeline:
         Args:
             chain: What it did before.
         """
+        if self._ending:  # one more SIGTERM while the first is being handled: no reason to wait
+            chain()
+            return
+        self._ending = True
         try:
             self.flush(_SIGTERM_S)
         finally:
+            self._ending = False
             chain()
 
     def in_child(self) -> None:
