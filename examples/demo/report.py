@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 Row = dict[str, Any]
+SLOWEST = 5
 
 
 def read_lines(path: Path) -> list[Row]:
@@ -75,6 +76,45 @@ def segments_table(segments: list[Row]) -> Table:
     return table
 
 
+def read_metrics(path: Path) -> dict[str, float]:
+    """Returns the samples of a scrape, by name and labels as they were written."""
+    lines = path.read_text().splitlines()
+    samples = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
+    return {name: float(value) for name, value in samples}
+
+
+def total(samples: dict[str, float], name: str) -> float:
+    """Returns the sum of a metric over all its series."""
+    return sum(value for key, value in samples.items() if key.partition("{")[0] == name)
+
+
+def scraped_table(samples: dict[str, float]) -> Table:
+    """Returns what the last scrape of rank 0 says: mean step, wait, the slowest regions."""
+    table = Table(title="Scraped from rank 0", title_justify="left")
+    for heading in ("", "mean ms", "% of the steps"):
+        table.add_column(heading, justify="right" if heading else "left")
+    step = "fastvideo_training_step_duration_seconds"
+    wait = "fastvideo_training_dataloader_time_seconds"
+    steps_s, steps = total(samples, f"{step}_sum"), total(samples, f"{step}_count")
+    if not steps:
+        return table
+    waited_s = total(samples, f"{wait}_sum")
+    table.add_row("one step", milliseconds(steps_s / steps), "")
+    table.add_row(
+        "wait for data", milliseconds(waited_s / steps), number(100 * waited_s / steps_s, 1)
+    )
+    sums = {
+        key.partition('region="')[2].partition('"')[0]: value
+        for key, value in samples.items()
+        if key.startswith("fastvideo_region_duration_seconds_sum")
+    }
+    outer = {"training_train", "training_train_one_step", "model_loading"}
+    slowest = sorted(set(sums) - outer, key=lambda name: -sums[name])[:SLOWEST]
+    for name in slowest:
+        table.add_row(name, milliseconds(sums[name] / steps), number(100 * sums[name] / steps_s, 1))
+    return table
+
+
 def where_to_look(run: Path, segments: list[Row]) -> list[tuple[str, str]]:
     """Returns what to open, and why, with paths below ``run``."""
     places = []
@@ -84,6 +124,10 @@ def where_to_look(run: Path, segments: list[Row]) -> list[tuple[str, str]]:
         places.append(("operators by time", f"traces/{files['summary_txt']}"))
     places.append(("all segments", "traces/segments_rank*.jsonl"))
     places.append(("metrics of every step", "tracker/metrics.jsonl"))
+    if (run / "metrics_rank0.txt").is_file():
+        places.append(("last scrape", "metrics_rank*.txt"))
+    if (run / "spans").is_dir():
+        places.append(("spans (OTLP-JSON lines)", "spans/spans_rank*.jsonl"))
     places.extend(("log", log.name) for log in sorted(run.glob("*.log"))[-1:])
     return places
 
@@ -104,7 +148,11 @@ def main() -> int:
         for row in read_lines(index)
     ]
     console = Console()
-    for table in (steps_table(read_lines(metrics)), segments_table(segments)):
+    tables = [steps_table(read_lines(metrics)), segments_table(segments)]
+    scrape = run / "metrics_rank0.txt"
+    if scrape.is_file():
+        tables.append(scraped_table(read_metrics(scrape)))
+    for table in tables:
         console.print()
         console.print(table)
     console.print(f"\nWhere to look, in [bold]{run}[/bold]", soft_wrap=True)

@@ -273,4 +273,5 @@ def test_the_demo_report_reads_the_run(whole_run: Run) -> None:
     """The closing table of the demo shows every step and what to open."""
     text = _run([sys.executable, "examples/demo/report.py", str(whole_run.directory)])
     assert "ui.perfetto.dev" in text
+    assert "Scraped from rank 0" not in text
     assert text.count("updated") == 1
