@@ -148,6 +148,17 @@ def test_wrong_names_kinds_and_labels_are_errors() -> None:
         instruments.summary_source("b", list)
 
 
+def test_a_description_replaces_the_one_before() -> None:
+    """What is learnt later does not leave two descriptions, which no query could join by."""
+    instruments = Instruments()
+    instruments.info("fastvideo_run_info", "run", "", "", 2)
+    instruments.info("fastvideo_run_info", "run", "DMD2", "wan", 2)
+    instruments.info("fastvideo_run_info", "run", "DMD2", "wan", 2)
+    assert series(instruments)["fastvideo_run_info"] == {("run", "DMD2", "wan", "2"): 1.0}
+    with pytest.raises(ValueError, match="is a counter, not a gauge"):
+        instruments.info("fastvideo_training_steps_total")
+
+
 def test_two_instruments_share_nothing() -> None:
     """A second set-up begins at zero and collides with nothing."""
     first, second = Instruments(), Instruments()
