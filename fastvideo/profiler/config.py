@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,7 @@ logger = init_logger(__name__)
 DEFAULT_MAX_SEGMENTS: Final = 200
 DEFAULT_MIN_FREE_BYTES: Final = 2 * 1024**3
 
+_DIR: Final = "FASTVIDEO_TORCH_PROFILER_DIR"
 _REGIONS: Final = "FASTVIDEO_TORCH_PROFILE_REGIONS"
 _STEPS: Final = "FASTVIDEO_TORCH_PROFILE_STEPS"
 _RANKS: Final = "FASTVIDEO_TORCH_PROFILE_RANKS"
@@ -121,9 +123,9 @@ def parse_regions(text: str) -> frozenset[str]:
     """
     known = {region.name.casefold(): region.name for region in list_profiler_regions()}
     listing = ", ".join(region.short_name for region in list_profiler_regions())
-    asked = ["".join(part.split()) for part in text.split(",")]
+    asked = _parts(text)
     found: set[str] = set()
-    for name in filter(None, asked):
+    for name in asked:
         short = name.casefold().removeprefix(PREFIX)
         region = known.get(PREFIX + short)
         if region is not None:
@@ -137,13 +139,16 @@ def parse_regions(text: str) -> frozenset[str]:
             hint,
             listing,
         )
-    if not found:
-        message = (
-            f"{_REGIONS}={text!r} selects no registered region; "
-            f"expected one or more of, separated by commas: {listing}"
-        )
-        raise ConfigError(message)
-    return frozenset(found)
+    if found:
+        return frozenset(found)
+    if asked:
+        wrong = f"{_REGIONS}={text!r} selects no registered region"
+    else:
+        wrong = f"{_REGIONS} is {repr(text) if text else 'not set'}, but {_DIR} turns tracing on"
+    indent = "    "
+    regions = textwrap.fill(listing, 88, initial_indent=indent, subsequent_indent=indent)
+    message = f"{wrong}; name one or more of these regions, separated by commas:\n{regions}"
+    raise ConfigError(message)
 
 
 def parse_steps(text: str) -> tuple[tuple[int, int], ...]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import threading
+import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +15,12 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from fastvideo.logger import init_logger
-from fastvideo.profiler import torch_session
+from fastvideo.profiler import torch_session, trace_report
 from fastvideo.profiler.config import TorchProfilerConfig
 from fastvideo.profiler.export import SegmentExporter
 from fastvideo.profiler.lifecycle import LifecycleHooks
 from fastvideo.profiler.nvtx import start_region_ranges
-from fastvideo.profiler.ranks import current_rank
+from fastvideo.profiler.ranks import current_rank, current_world_size
 from fastvideo.profiler.recorder import SegmentRecorder
 from fastvideo.profiler.region import (
     ANNOTATION_PREFIX,
@@ -44,6 +44,7 @@ logger = init_logger(__name__)
 
 _STOP_S: Final = 30.0
 _SIGTERM_S: Final = 10.0
+_HELPER_ENDS_S: Final = 1.0
 _OTHER_THREAD_S: Final = 2.0
 
 
@@ -118,7 +119,8 @@ class TorchProfilerController:
         self._exports = ExportTotals(0, 0.0, 0)
         self._hooks = LifecycleHooks(self)
         self._recorder = self._new_recorder()
-        self._started = self._forked = self._announced = False
+        self._started = self._forked = self._announced = self._ranks_are_checked = False
+        self._end_by: float | None = None
         self._lock = threading.RLock()
 
     @property
@@ -191,6 +193,7 @@ class TorchProfilerController:
                 return
             self._started = True
             torch_session.warm_up()
+            self._announce()
             selected = self.config.selects_rank(current_rank())
             if selected and self.trace_dir is not None:
                 self._exporter_of(self.trace_dir, current_rank())
@@ -206,7 +209,8 @@ class TorchProfilerController:
     def stop(self) -> None:
         """Closes the open segment, waits for what is being exported, and disarms.
 
-        Takes half a minute at most. Further calls do nothing; :meth:`start` arms again.
+        Waits half a minute at most, and after SIGTERM for what is left of its ten seconds; the
+        helper process goes on with the rest. Further calls do nothing; :meth:`start` arms again.
         """
         with self._lock:
             if not self._started:
@@ -219,11 +223,12 @@ class TorchProfilerController:
                     "and is lost; only its own thread can do that, by leaving the region"
                 )
             self._recorder.foreign.unwatch()
+            end_by = time.monotonic() + _STOP_S if self._end_by is None else self._end_by
             for exporter in self._exporters.values():
-                exporter.close(_STOP_S)
+                exporter.close(max(_HELPER_ENDS_S, end_by - time.monotonic()))
             self._exporters.clear()
             self._hooks.remove()
-            self._say_what_was_never_entered()
+            self._report()
 
     def at_exit(self) -> None:
         """Stops at the end of the process."""
@@ -232,19 +237,24 @@ class TorchProfilerController:
     def on_sigterm(self, chain: Chain) -> None:
         """Closes the open segment and flushes, then does what SIGTERM did before.
 
+        Waiting takes ten seconds at most, together with a :meth:`stop` that what SIGTERM did
+        before leads to.
+
         Args:
             chain: What it did before.
         """
 
         def finish() -> None:
             self._recorder.paused = True
+            self._end_by = time.monotonic() + _SIGTERM_S
             try:
                 self._recorder.close_open(_OTHER_THREAD_S)
                 for exporter in list(self._exporters.values()):
-                    exporter.flush(_SIGTERM_S)
+                    exporter.flush(max(0.0, self._end_by - time.monotonic()))
             finally:
                 chain()
             self._recorder.paused = False
+            self._end_by = None
 
         self._recorder.when_settled(finish)
 
@@ -281,9 +291,7 @@ class TorchProfilerController:
         """Returns the exporter of ``rank``; a rank known late gets its own."""
         exporter = self._exporters.get(rank)
         if exporter is None:
-            if not self._announced:
-                self._announced = True
-                _announce(directory, self.config)
+            self._announce()
             exporter = self._exporter_factory(directory, rank, on_finished=self._on_finished)
             self._exporters[rank] = exporter
             exporter.start()
@@ -298,9 +306,30 @@ class TorchProfilerController:
             before.written_bytes + (line.get("bytes") or 0),
         )
 
+    def _announce(self) -> None:
+        """Says what is traced and where, and what cannot be, once."""
+        if self.trace_dir is None or self._announced:
+            return
+        self._announced = True
+        trace_report.announce(self.trace_dir, self.config)
+        self._ranks_are_checked = trace_report.warn_of_missing_ranks(self.config)
+
+    def _report(self) -> None:
+        """Says how tracing went, and why there is nothing where something was expected."""
+        recorder, counters = self._recorder, self.counters
+        if not self._ranks_are_checked:
+            world_size = max(recorder.world_size, current_world_size())
+            self._ranks_are_checked = trace_report.warn_of_missing_ranks(self.config, world_size)
+        if self.config.selects_rank(current_rank()):
+            if recorder.entered and not any(counters.values()):
+                trace_report.warn_of_no_segment(self.config, recorder.entered, recorder.steps_seen)
+            self._say_what_was_never_entered()
+        if self.trace_dir is not None:
+            trace_report.report_end(self.trace_dir, counters)
+
     def _say_what_was_never_entered(self) -> None:
         missing = sorted(self.config.regions - self._recorder.entered)
-        if missing and self.config.selects_rank(current_rank()):
+        if missing:
             names = ", ".join(name.removeprefix(PREFIX) for name in missing)
             logger.warning(
                 "kernel trace: enabled but never entered in this process: %s (inside of compiled "
@@ -394,10 +423,3 @@ def _torch_profiler(
 
 def _absolute(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.expanduser(path)).absolute()  # noqa: PTH111 - Path.expanduser can raise
-
-
-def _announce(directory: Path, config: TorchProfilerConfig) -> None:
-    """Says where traces go, even in a program that never configured logging."""
-    names = ", ".join(sorted(name.removeprefix(PREFIX) for name in config.regions))
-    level = logging.INFO if logger.isEnabledFor(logging.INFO) else logging.WARNING
-    logger.log(level, "kernel trace: segments of %s go to %s", names, directory)

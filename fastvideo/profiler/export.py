@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 from fastvideo.logger import init_logger
 from fastvideo.profiler.export_process import HelperProcess
 from fastvideo.profiler.export_thread import ExportThread
+from fastvideo.profiler.segment_export import keep_native
 from fastvideo.profiler.segment_record import SegmentRecord
 from fastvideo.profiler.strict_json import dumps
+from fastvideo.profiler.trace_words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +90,7 @@ class SegmentExporter:
         """Queues one segment for export. Returns at once.
 
         A segment that finds :data:`MAX_WAITING` others waiting is not exported; its native trace
-        stays where it is, and the log says so.
+        is kept, and the log says where.
         """
         if self._foreign:
             return
@@ -163,12 +165,14 @@ class SegmentExporter:
                 done = self._helper.wait(deadline - time.monotonic()) and done
             if self._thread is not None:
                 self._thread.close()
-        if not done:
+        if self._waiting:
+            one = len(self._waiting) == 1
             logger.warning(
-                "%d kernel-trace segments were still being exported after %.1f s; the helper "
-                "process goes on with them in %s",
-                len(self._waiting),
+                "%s %s still being exported after %.1f s; the helper process goes on with %s in %s",
+                counted(len(self._waiting), "kernel-trace segment"),
+                "was" if one else "were",
                 timeout_s,
+                "it" if one else "them",
                 self.directory,
             )
         return done
@@ -197,7 +201,17 @@ class SegmentExporter:
     def _finish(self, message: dict[str, Any]) -> dict[str, Any] | None:
         """Crosses one job off the list; None for a message that is no result."""
         line = message.get("line")
-        if self._waiting.pop(message.get("job", -1), None) is None or not isinstance(line, dict):
+        record = self._waiting.pop(message.get("job", -1), None)
+        if record is None:
+            return None
+        if not isinstance(line, dict):
+            self._say_once(
+                "record",
+                "kernel-trace segment %s of region %s cannot be exported: the exporter cannot "
+                "read its record",
+                record.index,
+                record.region,
+            )
             return None
         self._finished.append(line)
         return line
@@ -205,11 +219,11 @@ class SegmentExporter:
     def _tell(self, line: dict[str, Any]) -> None:
         """Logs what is wrong with a finished segment, each kind of fault once."""
         if line["error"] is not None:
-            what, where = "cannot be exported", "its native trace is gone"
+            what, where = "cannot be exported", "nothing of it is left"
             if line["files"]:
                 what, where = "has no summary", f"its trace is {line['files']['trace']}"
             elif line["raw_file"]:
-                where = f"its native trace stays at {line['raw_file']}"
+                where = f"its native trace is kept as {line['raw_file']}"
             self._say_once(
                 line["status"],
                 "kernel-trace segment %s of region %s %s: %s; %s. Training goes on, and later "
@@ -241,14 +255,15 @@ class SegmentExporter:
         logger.log(logging.ERROR if kind in _LOUD else logging.WARNING, message, *args)
 
     def _refuse(self, record: SegmentRecord) -> None:
+        kept = keep_native(record)
         self._say_once(
             "refused",
-            "kernel-trace segment %d of region %s is not exported (%s); its native trace stays at "
-            "%s",
+            "kernel-trace segment %d of region %s is not exported (%s); its native trace is kept "
+            "as %s. Later ones are only kept",
             record.index,
             record.region,
             "the exporter is closed" if self._closed else f"{MAX_WAITING} others are waiting",
-            record.raw_path,
+            kept,
         )
 
     def _use_thread(self, reason: str) -> None:

@@ -15,6 +15,7 @@ from fastvideo.profiler.foreign import ForeignProfilers
 from fastvideo.profiler.ranks import current_rank, current_world_size
 from fastvideo.profiler.segment import Segment
 from fastvideo.profiler.stems import Stem, claim_stem
+from fastvideo.profiler.trace_words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +62,8 @@ class SegmentRecorder:
         entered: Long names of the selected regions that were entered.
         counters: Segments by what became of them: ``recorded`` (handed over for export),
             ``failed``, and ``skipped`` (not begun: cap, disk, foreign profiler).
+        steps_seen: First and last step that a region was entered in so far, or None.
+        world_size: Number of ranks when a segment was last to begin, as far as it was known.
         paused: Whether no new segments are begun for the time being.
         foreign: The profilers of others, which segments make way for.
     """
@@ -88,6 +91,8 @@ class SegmentRecorder:
         """
         self.entered: set[str] = set()
         self.counters: Counter[str] = Counter()
+        self.steps_seen: tuple[int, int] | None = None
+        self.world_size = 1
         self.paused = False
         self.foreign = ForeignProfilers(self._make_way)
         self._config = config
@@ -130,6 +135,8 @@ class SegmentRecorder:
             token = _Token()
             token.step, token.before = step, self._step
             self._step = token
+            first, last = self.steps_seen or (step, step)
+            self.steps_seen = min(first, step), max(last, step)
         if region.name not in self._selected:
             return token
         self.entered.add(region.name)
@@ -226,6 +233,7 @@ class SegmentRecorder:
             self._end_move()
 
     def _may_begin(self) -> bool:
+        self.world_size = max(self.world_size, current_world_size())
         if not self._config.selects_rank(current_rank()):
             return False
         if self._begun >= self._config.max_segments:
@@ -359,7 +367,10 @@ class SegmentRecorder:
             logger.warning(_WARNINGS[reason], self._reason_value(reason))
 
     def _reason_value(self, reason: str) -> object:
-        return self._config.max_segments if reason == "cap" else self._directory
+        if reason != "cap":
+            return self._directory
+        count = self._config.max_segments
+        return f"{counted(count, 'segment')} {'was' if count == 1 else 'were'}"
 
     def _begin_move(self, timeout_s: float = 0.0) -> bool:
         """Takes the right to start or stop a profiler; False when it is taken.
@@ -384,7 +395,7 @@ class SegmentRecorder:
 
 _WARNINGS: Final = {
     "cap": (
-        "kernel trace: %s segments were recorded, no more will be in this process; raise "
+        "kernel trace: %s recorded, no more will be in this process; raise "
         "FASTVIDEO_TORCH_PROFILER_MAX_SEGMENTS, or choose steps with FASTVIDEO_TORCH_PROFILE_STEPS"
     ),
     "disk": (

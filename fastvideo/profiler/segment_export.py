@@ -17,6 +17,7 @@ from .summary_table import render
 from .trace_checks import TraceChecks, check_trace, warnings_of
 from .trace_events import TraceEvents
 from .trace_file import TraceFormatError, TraceReader
+from .trace_words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,8 +46,9 @@ class _Trace:
 def export_segment(record: SegmentRecord, *, again: bool = False) -> dict[str, Any]:
     """Writes the files of one segment and its line in the segment index. Never raises.
 
-    A file that cannot be written whole is not there. While the trace is not written, the native
-    one stays; once it is, the native one is removed.
+    A file that cannot be written whole is not there. Nothing hidden stays behind: the native trace
+    is removed once the trace is written, or if nothing can be read from it, and else it is kept
+    under a name that people see.
 
     Args:
         record: The segment.
@@ -64,9 +66,14 @@ def export_segment(record: SegmentRecord, *, again: bool = False) -> dict[str, A
         _remove_leftovers(record)
         if not record.raw_path.exists() and (known := _line_in_index(record)):
             return known
+        _take_up(record)
     line = _blank_line(record)
     try:
         _fill(line, record, replace=again)
+    except TraceFormatError as error:
+        with contextlib.suppress(OSError):
+            record.raw_path.unlink(missing_ok=True)
+        _fail(line, record, _reason(error))
     except Exception as error:  # noqa: BLE001 - whatever is wrong with one segment is its own
         _fail(line, record, _reason(error))
     line["export_s"] = round(time.perf_counter() - began, 6)
@@ -78,7 +85,7 @@ def export_segment(record: SegmentRecord, *, again: bool = False) -> dict[str, A
 
 
 def refuse_segment(record: SegmentRecord, reason: str) -> dict[str, Any]:
-    """Writes the line of a segment that is not exported; its native trace stays. Never raises."""
+    """Writes the line of a segment that is not exported; its native trace is kept. Never raises."""
     line = _blank_line(record)
     _fail(line, record, reason)
     _write_line(line, record)
@@ -88,13 +95,32 @@ def refuse_segment(record: SegmentRecord, reason: str) -> dict[str, Any]:
 def _fail(line: dict[str, Any], record: SegmentRecord, reason: str) -> None:
     line["status"] = FAILED
     line["error"] = reason
-    line["raw_file"] = str(record.raw_path) if record.raw_path.exists() else None
+    kept = keep_native(record)
+    line["raw_file"] = None if kept is None else str(kept)
+
+
+def keep_native(record: SegmentRecord) -> Path | None:
+    """Gives the native trace of a segment that is not exported a name that people see.
+
+    Args:
+        record: The segment.
+
+    Returns:
+        Where it is now: ``raw_<stem>.json``, or its temporary path where it cannot be renamed. None
+        if there is nothing.
+    """
+    kept = record.raw_path.with_name(f"raw_{record.stem}.json")
+    try:
+        atomic_file.publish(record.raw_path, kept)
+    except OSError:
+        return record.raw_path if record.raw_path.exists() else None
+    return kept
 
 
 def _write_line(line: dict[str, Any], record: SegmentRecord) -> None:
     try:
         _with_room(line, record, lambda: atomic_file.append_line(index_path(record), dumps(line)))
-    except OSError as error:
+    except Exception as error:  # noqa: BLE001 - the files are written, whatever the index says
         line["warnings"].append(f"index: the segment index cannot be written ({_reason(error)})")
 
 
@@ -144,7 +170,8 @@ def _fill(line: dict[str, Any], record: SegmentRecord, *, replace: bool) -> None
         line["warnings"] = _warnings(record, trace, checks)
         if record.device == "cuda" and checks.kernels == 0:
             line["status"] = NO_KERNELS
-        about = f"{final.name} ({trace.bytes / 1e6:.2f} MB, {trace.events.event_count} events)"
+        events = counted(trace.events.event_count, "event")
+        about = f"{final.name} ({trace.bytes / 1e6:.2f} MB, {events})"
         summary = summarise(trace.events)
         text = render(record, summary, checks, line["warnings"], about)
         _with_room(
@@ -162,15 +189,16 @@ def _warnings(record: SegmentRecord, trace: _Trace, checks: TraceChecks) -> list
     )
     if reader.dropped_events:
         found.append(
-            f"dropped_events: {reader.dropped_events} events were no JSON and could not be repaired"
+            f"dropped_events: {counted(reader.dropped_events, 'event')} "
+            f"{'was' if reader.dropped_events == 1 else 'were'} no JSON and could not be repaired"
         )
     if reader.repaired_events or reader.repaired_header:
-        where = f"{reader.repaired_events} events" + (
-            " and the header" if reader.repaired_header else ""
-        )
+        parts = [counted(reader.repaired_events, "event")] if reader.repaired_events else []
+        parts += ["the header"] if reader.repaired_header else []
+        were = "was" if reader.repaired_events + reader.repaired_header == 1 else "were"
         found.append(
-            f"repaired_events: {where} were no JSON (quotes or control characters in names) and "
-            "were repaired"
+            f"repaired_events: {' and '.join(parts)} {were} no JSON (quotes or control characters "
+            f"in names) and {were} repaired"
         )
     return found
 
@@ -277,13 +305,22 @@ def _remove_leftovers(record: SegmentRecord) -> None:
             path.unlink()
 
 
+def _take_up(record: SegmentRecord) -> None:
+    """Takes back a native trace that an exporter was about to give up when it was killed."""
+    kept = record.raw_path.with_name(f"raw_{record.stem}.json")
+    if kept.exists() and not record.raw_path.exists():
+        with contextlib.suppress(OSError):
+            kept.rename(record.raw_path)
+
+
 def _line_in_index(record: SegmentRecord) -> dict[str, Any] | None:
     """Returns the line of a segment that was exported by someone who could not say so."""
     trace = f"trace_{record.stem}.pt.trace.json.gz"
+    kept = str(record.raw_path.with_name(f"raw_{record.stem}.json"))
     with contextlib.suppress(OSError, ValueError):
         for text in reversed(index_path(record).read_text("utf-8").splitlines()):
             line: dict[str, Any] = json.loads(text)
-            if line.get("files", {}).get("trace") == trace:
+            if line.get("files", {}).get("trace") == trace or line.get("raw_file") == kept:
                 return line
     return None
 

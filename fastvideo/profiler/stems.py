@@ -82,7 +82,7 @@ def next_index(directory: Path, rank: int) -> int:
 
 
 def _used(directory: Path, rank: int) -> Iterator[int]:
-    pattern = re.compile(rf"(?:trace|summary|\.raw|\..+?)_rank{rank}_segment(\d+)_")
+    pattern = re.compile(rf"(?:trace|summary|raw|\..+?)_rank{rank}_segment(\d+)_")
     with os.scandir(directory) as entries:
         for entry in entries:
             match = pattern.match(entry.name)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import textwrap
 from typing import TYPE_CHECKING, Final
 
 from .summary import OperatorTotal, Summary, is_operator, is_region
+from .trace_words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 _MAX_ROWS: Final = 200
 _MAX_NAME: Final = 60
 _MAX_SHAPES: Final = 60
+_MAX_LINE: Final = 110
+_HANDED_TO_PYTHON: Final = {"PythonDispatchMode", "PythonSubclass"}
 _NS: Final = {"s": 1e9, "ms": 1e6, "us": 1e3}
 
 
@@ -48,10 +52,11 @@ def render(
     lines = [
         *_heading(record, summary, checks, trace),
         *(_flops_line(summary, operators) if record.options.get("with_flops") else ()),
-        *(f"WARNING     {warning}" for warning in warnings),
+        *(line for warning in warnings for line in _field("WARNING", warning)),
         "",
     ]
     lines += _table("Operators", operators, _operator_columns(record, operators))
+    lines += _footnote(operators[:_MAX_ROWS])
     if kernels:
         lines += ["", *_table("On the device", kernels, _kernel_columns(kernels))]
     return "\n".join(lines) + "\n"
@@ -61,26 +66,32 @@ def _heading(record: SegmentRecord, summary: Summary, checks: TraceChecks, trace
     began = dt.datetime.fromtimestamp(record.start_unix_ns / 1e9, dt.UTC)
     step = "" if record.step is None else f", step {record.step}"
     options = ", ".join(name for name, on in sorted(record.options.items()) if on) or "none"
-    threads = "1 thread" if summary.threads == 1 else f"{summary.threads} threads"
     lines = [
         (
             f"Segment {record.index} of rank {record.rank} (of {record.world_size}): region "
             f"{record.region}{step}"
         ),
         "",
-        f"trace       {trace}",
-        f"started     {began:%Y-%m-%d %H:%M:%S.%f} UTC (unix {record.start_unix_ns} ns)",
-        f"wall time   {_time(record.wall_ns)}, and {_time(record.stall_ns)} for profiling itself",
-        (
-            f"recorded    thread {record.thread} and the autograd threads that work for it "
-            f"({threads} ran operators); operators of other threads are not in the segment"
+        *_field("trace", trace),
+        *_field("started", f"{began:%Y-%m-%d %H:%M:%S.%f} UTC (unix {record.start_unix_ns} ns)"),
+        *_field(
+            "wall time",
+            f"{_time(record.wall_ns)}, and {_time(record.stall_ns)} for profiling itself",
         ),
-        f"options     {options}",
+        *_field(
+            "recorded",
+            f"thread {record.thread} and the autograd threads that work for it "
+            f"({counted(summary.threads, 'thread')} ran operators); operators of other threads "
+            "are not in the segment",
+        ),
+        *_field("options", options),
     ]
     if record.device == "cuda" or checks.kernels:
-        lines.append(
-            f"device      {checks.kernels} kernels, {checks.launches} launches; busy for "
-            f"{_time(summary.device_busy_ns)}{_of(summary.device_busy_ns, record.wall_ns)}"
+        launches = f"{checks.launches} launch{'' if checks.launches == 1 else 'es'}"
+        lines += _field(
+            "device",
+            f"{counted(checks.kernels, 'kernel')}, {launches}; busy for "
+            f"{_time(summary.device_busy_ns)}{_of(summary.device_busy_ns, record.wall_ns)}",
         )
     return lines
 
@@ -89,16 +100,36 @@ def _flops_line(summary: Summary, operators: list[OperatorTotal]) -> list[str]:
     """Says what was counted, and what share of the time the counted operators take."""
     total = sum(operator.flops for operator in operators)
     share = 100 * summary.counted_ns / summary.operator_ns if summary.operator_ns else 0.0
-    lines = [
-        (
-            f"FLOPs       {total / 1e9:.3f} G counted; torch has formulas for operators that take "
-            f"{share:.0f} % of the operators' time"
-        )
-    ]
+    lines = _field(
+        "FLOPs",
+        f"{total / 1e9:.3f} G counted; torch has formulas for operators that take "
+        f"{share:.0f} % of the operators' time",
+    )
     missing = [f"{name} {_time(ns)}" for name, ns in summary.uncounted[:3] if ns > 0]
     if missing:
-        lines.append(f"            not counted, longest first: {', '.join(missing)}")
+        lines += _field("", f"not counted, longest first: {', '.join(missing)}")
     return lines
+
+
+def _field(label: str, text: str) -> list[str]:
+    """Returns one entry of the heading, on as many lines as it needs."""
+    return textwrap.wrap(
+        text,
+        _MAX_LINE,
+        initial_indent=f"{label:<12}",
+        subsequent_indent=" " * 12,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _footnote(shown: Sequence[OperatorTotal]) -> list[str]:
+    """Explains rows that torch writes under names of its own."""
+    names = sorted({total.name for total in shown} & _HANDED_TO_PYTHON)
+    if not names:
+        return []
+    what = "operators handed to Python code, of modes or tensor subclasses (DTensor)"
+    return [f"{', '.join(names)}: {what}"]
 
 
 def _operator_columns(record: SegmentRecord, operators: list[OperatorTotal]) -> list[_Column]:

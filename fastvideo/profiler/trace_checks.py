@@ -76,25 +76,31 @@ def warnings_of(
     if device == "cuda" and checks.kernels == 0:
         found.append(_no_kernels(checks))
     elif checks.launches_without_kernel:
+        share = _share(checks.launches_without_kernel, checks.launches, "kernel launch", "es")
         found.append(
-            f"launches_without_kernel: {checks.launches_without_kernel} of {checks.launches} "
-            "kernel launches have no kernel in the trace, so device times are too small"
+            f"launches_without_kernel: {share} left no kernel in the trace, so device times are "
+            "too small"
         )
     if checks.kernels_without_launch:
+        share = _share(checks.kernels_without_launch, checks.kernels, "kernel")
         found.append(
-            f"kernels_without_launch: {checks.kernels_without_launch} of {checks.kernels} kernels "
-            "were launched before recording began, or their launch is missing"
+            f"kernels_without_launch: the launch of {share} is not in the trace; it was before "
+            "recording began, or was lost"
         )
     if checks.kernels_before_launch:
+        share = _share(checks.kernels_before_launch, checks.kernels, "kernel")
         found.append(
-            f"kernels_before_launch: {checks.kernels_before_launch} of {checks.kernels} kernels "
-            "start before their launch, so device times do not line up with the CPU"
+            f"kernels_before_launch: the start of {share} is before the launch, so device times do "
+            "not line up with the CPU"
         )
     if checks.overlapping_slices:
-        found.append(
-            f"overlapping_slices: {checks.overlapping_slices} slices overlap without nesting; "
-            "Perfetto leaves them out"
-        )
+        overlaps = "1 slice overlaps another one without nesting; Perfetto leaves it out"
+        if checks.overlapping_slices != 1:
+            overlaps = (
+                f"{checks.overlapping_slices} slices overlap others without nesting; Perfetto "
+                "leaves them out"
+            )
+        found.append(f"overlapping_slices: {overlaps}")
     if trace_bytes > MAX_TRACE_BYTES:
         found.append(f"trace_too_big: {_how_to_shrink(trace_bytes, options)}")
     return found
@@ -103,13 +109,17 @@ def warnings_of(
 def _no_kernels(checks: TraceChecks) -> str:
     if checks.launches:
         return (
-            f"kernels_lost: {checks.launches} kernels were launched on the CUDA device but none "
-            "was recorded; the profiler lost them, and the segment's device times are worthless"
+            f"kernels_lost: {_share(0, checks.launches, 'launched kernel')} was recorded on the "
+            "CUDA device; the profiler lost them, and the segment's device times are worthless"
         )
     return (
         "no_kernels: the segment was recorded on a CUDA machine but holds no kernel and no launch; "
         "either the region does not use the device, or the profiler recorded nothing of it"
     )
+
+
+def _share(part: int, whole: int, noun: str, plural: str = "s") -> str:
+    return f"{part or 'none'} of {whole} {noun}{'' if whole == 1 else plural}"
 
 
 def _how_to_shrink(trace_bytes: int, options: Mapping[str, bool]) -> str:

@@ -6,6 +6,8 @@ import logging
 
 import pytest
 
+from fastvideo.errors import ConfigError
+from fastvideo.profiler import list_profiler_regions
 from fastvideo.profiler.config import (
     TorchProfilerConfig,
     parse_ranks,
@@ -77,13 +79,27 @@ def test_an_unknown_region_is_reported_and_left_out(caplog: pytest.LogCaptureFix
     assert "inference_decoding, training_train, training_train_one_step" in caplog.text
 
 
-@pytest.mark.parametrize("text", ["", " , ", "nothing_like_it"])
-def test_no_region_at_all_is_an_error(text: str) -> None:
-    """The error names the variable, what it holds, and what it could hold."""
-    with pytest.raises(ValueError, match="FASTVIDEO_TORCH_PROFILE_REGIONS=") as caught:
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("", "is not set, but FASTVIDEO_TORCH_PROFILER_DIR turns tracing on"),
+        (" , ", "is ' , ', but FASTVIDEO_TORCH_PROFILER_DIR turns tracing on"),
+        ("nothing_like_it", "='nothing_like_it' selects no registered region"),
+    ],
+)
+def test_no_region_at_all_is_an_error(text: str, wrong: str) -> None:
+    """The error names the variable, what it holds, and what it could hold, on short lines."""
+    with pytest.raises(ConfigError) as caught:
         parse_regions(text)
-    assert repr(text) in str(caught.value)
-    assert "model_loading, inference_text_encoding" in str(caught.value)
+    first, *listing = str(caught.value).splitlines()
+    what = "name one or more of these regions, separated by commas:"
+    assert (
+        first == f"FASTVIDEO_TORCH_PROFILE_REGIONS{'' if wrong[0] == '=' else ' '}{wrong}; {what}"
+    )
+    assert listing[0].startswith("    model_loading, inference_text_encoding, ")
+    assert max(map(len, listing)) <= 88
+    named = ",".join(listing).replace(" ", "").replace(",,", ",").split(",")
+    assert named == [region.short_name for region in list_profiler_regions()]
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,8 @@ def make(tmp_path: Path) -> Iterator[Callable[..., TorchProfilerController]]:
             "trace_dir": tmp_path,
             "exporter_factory": FakeExporter,
         } | arguments
-        config = TorchProfilerConfig(frozenset(regions or {FORWARD}))
+        options = arguments.pop("options", {})
+        config = TorchProfilerConfig(frozenset(regions or {FORWARD}), **options)
         made.append(TorchProfilerController(None, [CPU, CUDA], config, **arguments))
         return made[-1]
 
@@ -229,16 +230,22 @@ def test_a_relative_directory_is_resolved_once(
 
 
 def test_where_traces_go_is_said_even_without_logging(
-    make: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    make: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The line is information where that is shown, and a warning where only warnings are."""
-    for level in (logging.INFO, logging.WARNING):
+    """The line is information, and a warning only where nobody configured logging."""
+    handlers = iter([True, False])
+    logger = logging.getLogger("fastvideo.profiler.trace_report")
+    monkeypatch.setattr(logger, "hasHandlers", lambda: next(handlers))
+    for level in (logging.INFO, logging.WARNING, logging.WARNING):
         with caplog.at_level(level, logger="fastvideo"):
             controller = make()
             controller.start()
             controller.stop()
     lines = [record for record in caplog.records if str(tmp_path) in record.message]
     assert [record.levelno for record in lines] == [logging.INFO, logging.WARNING]
+    assert lines[0].message == (
+        f"kernel trace: each outermost {FORWARD} becomes a segment in {tmp_path}"
+    )
 
 
 def test_enabled_regions_that_were_never_entered_are_named(
@@ -255,6 +262,85 @@ def test_enabled_regions_that_were_never_entered_are_named(
         controller.stop()
     (record,) = caplog.records
     assert "never entered in this process: training_train (" in record.message
+
+
+def test_a_window_that_never_matched_is_said(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Once, at the end, on a rank that was to trace; a segment or a failure says enough."""
+    controller = make(options={"steps": ((10, 12),)})
+    controller.start()
+    for step in range(1, 7):
+        with profiler_region(STEP, step=step), profiler_region(FORWARD):
+            pass
+    controller.stop()
+    controller.stop()
+    (warning,) = [r.message for r in caplog.records if r.levelno == logging.WARNING]
+    assert warning == (
+        "kernel trace: no segment was recorded: steps 1-6 were seen, "
+        "FASTVIDEO_TORCH_PROFILE_STEPS is 10-12"
+    )
+    caplog.clear()
+    controller.start()
+    with profiler_region(STEP, step=10), profiler_region(FORWARD):
+        pass
+    controller.stop()
+    assert [r.message for r in caplog.records if r.levelno == logging.WARNING] == []
+
+
+def test_ranks_that_do_not_exist_are_said_once(
+    make: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At the start where the number of ranks is known, else at the end; on rank 0 only."""
+    for known in (True, False):
+        if known:
+            monkeypatch.setenv("WORLD_SIZE", "1")
+        else:
+            monkeypatch.delenv("WORLD_SIZE")
+        controller = make(options={"ranks": frozenset({7})})
+        controller.start()
+        assert caplog.text.count("FASTVIDEO_TORCH_PROFILE_RANKS is 7") == int(known)
+        controller.stop()
+        assert caplog.text.count("FASTVIDEO_TORCH_PROFILE_RANKS is 7") == 1
+        caplog.clear()
+    monkeypatch.setenv("RANK", "1")
+    controller = make(options={"ranks": frozenset({7})})
+    controller.start()
+    controller.stop()
+    assert caplog.messages == []
+
+
+def test_after_sigterm_everything_shares_ten_seconds(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What flushing took is missing from what stop() may wait; a program that goes on has all."""
+    clock = [100.0]
+    waits: list[tuple[str, float]] = []
+
+    class Slow(FakeExporter):
+        def flush(self, timeout_s: float) -> bool:
+            waits.append(("flush", timeout_s))
+            clock[0] += min(7.0, timeout_s)
+            return False
+
+        def close(self, timeout_s: float) -> bool:
+            waits.append(("close", timeout_s))
+            clock[0] += min(7.0, timeout_s)
+            return False
+
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    controller = make(exporter_factory=Slow)
+    controller.start()
+    monkeypatch.setenv("RANK", "1")
+    with profiler_region(FORWARD):
+        pass
+    controller.on_sigterm(lambda: None)
+    assert waits == [("flush", 10.0), ("flush", 3.0)]
+    waits.clear()
+    controller.on_sigterm(controller.stop)
+    assert waits == [("flush", 10.0), ("flush", 3.0), ("close", 1.0), ("close", 1.0)]
+    waits.clear()
+    controller.start()
+    controller.stop()
+    assert waits == [("close", 30.0)]
 
 
 def test_cuda_is_recorded_and_waited_for_where_it_exists(
@@ -292,6 +378,7 @@ def test_a_rank_that_is_not_selected_starts_and_says_nothing(
     make: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither a helper process nor a line in the log, until the rank turns out to be selected."""
+    monkeypatch.setenv("RANK", "1")
     config = TorchProfilerConfig(frozenset({FORWARD, STEP}), ranks=frozenset({3}), with_stack=True)
     controller = TorchProfilerController(
         None,
@@ -311,7 +398,6 @@ def test_a_rank_that_is_not_selected_starts_and_says_nothing(
     with profiler_region(FORWARD):
         assert controller.is_enabled
     assert [one.rank for one in FakeExporter.made] == [3]
-    assert "go to" in caplog.text
     controller.stop()
     assert "never entered in this process: training_train_one_step" in caplog.text
 

@@ -136,7 +136,7 @@ def test_a_run_that_never_stops_the_controller_is_flushed(ended: dict[str, Ended
     end = ended["returns"]
     assert (end.status, len(end.traces)) == (0, 1)
     assert end.errors.count("\n") == 1
-    assert "kernel trace: segments of training_train go to /" in end.errors
+    assert "kernel trace: each outermost training_train becomes a segment in /" in end.errors
 
 
 def test_stop_inside_a_region_closes_it(ended: dict[str, Ended]) -> None:

@@ -165,6 +165,17 @@ def test_a_step_window_selects_by_the_enclosing_step(tmp_path: Path) -> None:
     assert [(record.region, record.step) for record in inner.records] == [(FORWARD, 2)]
 
 
+def test_the_steps_that_ran_are_known(tmp_path: Path) -> None:
+    """First and last, in whatever order, inside of the window or not."""
+    bench = Bench(tmp_path, FORWARD, steps=((2, 2),))
+    bench.run(FORWARD)
+    assert bench.recorder.steps_seen is None
+    for step in (7, 3, 5):
+        bench.run(STEP, step=step)
+    assert bench.recorder.steps_seen == (3, 7)
+    assert bench.recorder.counters == {}
+
+
 def test_overlapping_steps_leave_no_step_behind(tmp_path: Path) -> None:
     """Steps that are left out of order are over when all of them are left."""
     bench = Bench(tmp_path, FORWARD)

@@ -22,6 +22,7 @@ TRACE = f"trace_{STEM}.pt.trace.json.gz"
 TXT = f"summary_{STEM}.txt"
 JSON = f"summary_{STEM}.json"
 INDEX = "segments_rank0.jsonl"
+RAW = f"raw_{STEM}.json"
 
 
 def names(folder: Path) -> list[str]:
@@ -178,18 +179,18 @@ def test_a_cuda_segment_without_kernels(builder: Any, make_record: Any, tmp_path
     raw = builder.write(tmp_path / ".raw.json")
     line = export_segment(make_record(raw, device="cuda"))
     assert (line["status"], line["kernel_count"]) == ("no_kernels", 0)
-    assert line["warnings"][0].startswith("kernels_lost: 1 kernels were launched")
+    assert line["warnings"][0].startswith("kernels_lost: none of 1 launched kernel was")
     assert "WARNING     kernels_lost" in (tmp_path / TXT).read_text("utf-8")
 
 
 def test_a_native_trace_that_is_cut_off(cuda_step: Any, make_record: Any, tmp_path: Path) -> None:
-    """It never gets a final name; it stays, and the index says why and where."""
+    """It never gets a final name, and goes, for nothing can read it; the index says why."""
     raw = cuda_step.write(tmp_path / ".raw.json")
     os.truncate(raw, 2000)
     line = export_segment(make_record(raw))
-    assert (line["status"], line["raw_file"], line["files"]) == ("failed", str(raw), {})
+    assert (line["status"], line["raw_file"], line["files"]) == ("failed", None, {})
     assert line["error"].startswith("the native trace is cut off")
-    assert names(tmp_path) == [".raw.json", INDEX]
+    assert names(tmp_path) == [INDEX]
     assert lines_in(tmp_path) == [line]
 
 
@@ -202,9 +203,9 @@ def test_a_native_trace_that_is_gone(make_record: Any, tmp_path: Path) -> None:
 
 def test_a_directory_that_is_gone(cuda_step: Any, make_record: Any, tmp_path: Path) -> None:
     """Nothing can be written then, not even the index; the result says so all the same."""
-    raw = cuda_step.write(tmp_path / "raw.json")
+    raw = cuda_step.write(tmp_path / ".raw.json")
     line = export_segment(make_record(raw, directory=tmp_path / "gone"))
-    assert (line["status"], line["raw_file"]) == ("failed", str(raw))
+    assert (line["status"], line["raw_file"]) == ("failed", str(tmp_path / RAW))
     assert line["warnings"][0].startswith("index: the segment index cannot be written (No such")
 
 
@@ -216,11 +217,23 @@ def test_earlier_files_are_not_overwritten(
     export_segment(make_record(first))
     before = (tmp_path / TRACE).read_bytes()
     second = cuda_step.write(tmp_path / ".raw2.json")
+    native = second.read_bytes()
     line = export_segment(make_record(second))
-    assert (line["status"], line["raw_file"]) == ("failed", str(second))
+    assert (line["status"], line["raw_file"]) == ("failed", str(tmp_path / RAW))
     assert line["error"].startswith("File exists")
     assert (tmp_path / TRACE).read_bytes() == before
-    assert second.exists()
+    assert (tmp_path / RAW).read_bytes() == native
+
+
+def test_a_native_trace_whose_visible_name_is_taken_stays_where_it_is(
+    cuda_step: Any, make_record: Any, tmp_path: Path
+) -> None:
+    """Nothing is overwritten to make it visible."""
+    raw = cuda_step.write(tmp_path / ".raw.json")
+    (tmp_path / RAW).write_text("earlier", encoding="utf-8")
+    line = refuse_segment(make_record(raw), "too big")
+    assert line["raw_file"] == str(raw)
+    assert (tmp_path / RAW).read_text("utf-8") == "earlier"
 
 
 def test_an_export_that_was_interrupted_is_repeated(
@@ -236,6 +249,22 @@ def test_an_export_that_was_interrupted_is_repeated(
     assert names(tmp_path) == [INDEX, JSON, TXT, TRACE]
     assert export_segment(make_record(raw), again=True) == line
     assert lines_in(tmp_path) == [line]
+
+
+def test_a_failed_export_that_was_interrupted_is_repeated(
+    cuda_step: Any, make_record: Any, tmp_path: Path
+) -> None:
+    """A native trace that was being kept is exported after all; one that is told of is not."""
+    cuda_step.write(tmp_path / RAW)
+    gone = make_record(tmp_path / ".raw.json")
+    line = export_segment(gone, again=True)
+    assert line["status"] == "ok"
+    assert names(tmp_path) == [INDEX, JSON, TXT, TRACE]
+    raw = cuda_step.write(tmp_path / ".raw2.json")
+    other = make_record(raw, index=1)
+    refused = refuse_segment(other, "too big")
+    assert export_segment(other, again=True) == refused
+    assert lines_in(tmp_path) == [line, refused]
 
 
 def test_a_summary_that_cannot_be_written(cuda_step: Any, make_record: Any, tmp_path: Path) -> None:
@@ -286,8 +315,8 @@ print(line["status"], "|", line["error"], "|", line["raw_file"])
 def test_a_trace_that_the_system_does_not_let_be_written(
     sessions: dict[str, dict[str, Any]], make_record: Any, tmp_path: Path, limit: int
 ) -> None:
-    """When writing fails half-way for real, no half file is left and the native trace stays."""
-    raw = tmp_path / "raw.json"
+    """When writing fails half-way for real, no half file is left, and the native trace is kept."""
+    raw = tmp_path / ".raw.json"
     raw.write_bytes(Path(sessions["backward"]["trace"]).read_bytes())
     folder = tmp_path / "traces"
     folder.mkdir()
@@ -300,20 +329,22 @@ def test_a_trace_that_the_system_does_not_let_be_written(
         check=True,
         timeout=60,
     )
-    assert done.stdout.strip() == f"failed | File too large | {raw}"
+    assert done.stdout.strip() == f"failed | File too large | {tmp_path / RAW}"
     assert done.stderr == ""
     assert names(folder) in ([INDEX], [])
     assert (folder / INDEX).read_bytes() == b"" if (folder / INDEX).exists() else True
-    assert json.loads(raw.read_bytes())["traceEvents"]
+    assert json.loads((tmp_path / RAW).read_bytes())["traceEvents"]
+    assert list(tmp_path.glob(".*")) == []
 
 
 def test_a_segment_can_be_refused(cuda_step: Any, make_record: Any, tmp_path: Path) -> None:
-    """A refused segment has a line in the index, and its native trace stays."""
+    """A refused segment has a line in the index, and its native trace is kept."""
     raw = cuda_step.write(tmp_path / ".raw.json")
     line = refuse_segment(make_record(raw), "too big")
-    assert (line["status"], line["error"], line["raw_file"]) == ("failed", "too big", str(raw))
+    assert (line["status"], line["error"]) == ("failed", "too big")
+    assert line["raw_file"] == str(tmp_path / RAW)
     assert lines_in(tmp_path) == [line]
-    assert raw.exists()
+    assert names(tmp_path) == [RAW, INDEX]
 
 
 def test_the_index_is_named_after_the_rank(make_record: Any, tmp_path: Path) -> None:

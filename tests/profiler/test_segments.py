@@ -97,9 +97,10 @@ def test_the_first_segment_imports_nothing(outcome: Outcome) -> None:
 
 @scenario("first")
 def test_one_line_says_where_the_traces_are(outcome: Outcome) -> None:
-    """Each process logs the absolute directory once."""
+    """The absolute directory is logged at the start, and at the end how many segments it has."""
     assert outcome.log == [
-        f"INFO kernel trace: segments of training_forward go to {outcome.folder}"
+        f"INFO kernel trace: each outermost training_forward becomes a segment in {outcome.folder}",
+        f"INFO kernel trace: 1 segment in {outcome.folder}",
     ]
     assert outcome.folder.is_absolute()
 
@@ -255,6 +256,8 @@ def test_an_unusable_directory_is_one_error(outcome: Outcome) -> None:
 def test_a_full_disk_costs_its_segment_only(outcome: Outcome) -> None:
     """A trace that was cut off gets no final name; the next segment is whole."""
     assert [line["status"] for line in outcome.index()] == ["failed", "ok"]
+    assert not list(outcome.folder.glob(".*"))
+    assert outcome.logged(f"INFO kernel trace: 1 segment in {outcome.folder}, 1 failed") == 1
     (trace,) = outcome.traces()
     assert names(trace, "user_annotation") == [f"{REGION}training_forward"]
     assert sum(line.startswith("ERROR") for line in outcome.log) == 1

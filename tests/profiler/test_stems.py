@@ -35,6 +35,7 @@ def test_a_stem_is_numbered_per_rank(tmp_path: Path) -> None:
     [
         "trace_rank0_segment0041_training_train.pt.trace.json.gz",
         "summary_rank0_segment0041_training_train.txt",
+        "raw_rank0_segment0041_training_train.json",
         ".raw_rank0_segment0041_training_train.77.json",
         ".trace_rank0_segment0041_training_train.pt.trace.json.gz.77.tmp",
     ],

@@ -27,7 +27,7 @@ def test_the_heading_says_what_was_recorded(cuda_step: Any, make_record: Any) ->
     """Segment, rank, region, step, thread, start and options stand above the table."""
     record = make_record(Path("/raw"), device="cuda", options={"with_stack": True, "z": False})
     lines = text_of(cuda_step, record, ("kernels_lost: all of them",)).splitlines()
-    assert lines[:11] == [
+    assert lines[:12] == [
         "Segment 0 of rank 0 (of 2): region training_forward, step 12",
         "",
         "trace       trace.gz (1 MB)",
@@ -35,8 +35,9 @@ def test_the_heading_says_what_was_recorded(cuda_step: Any, make_record: Any) ->
         "wall time   400.000 us, and 50.000 ms for profiling itself",
         (
             "recorded    thread MainThread (4242) and the autograd threads that work for it "
-            "(1 thread ran operators); operators of other threads are not in the segment"
+            "(1 thread ran operators);"
         ),
+        "            operators of other threads are not in the segment",
         "options     with_stack",
         "device      3 kernels, 3 launches; busy for 190.000 us (48 % of the wall time)",
         "WARNING     kernels_lost: all of them",
@@ -99,6 +100,36 @@ def test_shapes_and_flops_have_columns_when_recorded(builder: Any, make_record: 
     assert "not counted, longest first: aten::scaled_dot_product_attention 75.000 us" in text
     [row] = [line for line in text.splitlines() if line.startswith("aten::mm ")]
     assert row.endswith("1   2.000  [[100, 200], [200, 50]]")
+
+
+def test_no_line_of_the_heading_is_long(cuda_step: Any, make_record: Any) -> None:
+    """Warnings and all the rest are wrapped, and nothing of them is lost."""
+    warning = "trace_too_big: " + "the trace is too big " * 12
+    options = {"with_flops": True, "with_stack": True, "record_shapes": True}
+    record = make_record(Path("/raw"), device="cuda", options=options)
+    heading = text_of(cuda_step, record, (warning,)).partition("Operators\n")[0].splitlines()
+    assert max(map(len, heading)) <= 110
+    start = next(i for i, line in enumerate(heading) if line.startswith("WARNING"))
+    assert " ".join(" ".join(heading[start:]).split()) == f"WARNING {warning.strip()}"
+
+
+def test_rows_of_torch_itself_are_explained(builder: Any, make_record: Any) -> None:
+    """One line under the table says what they are, where there are any."""
+    builder.op("PythonSubclass", 0, 50)
+    builder.op("aten::mm", 10, 20)
+    line = text_of(builder, make_record(Path("/raw"))).splitlines()[-1]
+    assert line.startswith("PythonSubclass: operators handed to Python code")
+    builder.op("PythonDispatchMode", 60, 50)
+    line = text_of(builder, make_record(Path("/raw"))).splitlines()[-1]
+    assert line.startswith("PythonDispatchMode, PythonSubclass: operators")
+    assert len(line) <= 110
+
+
+def test_numbers_agree_with_their_nouns(builder: Any, make_record: Any) -> None:
+    """One kernel is no kernels."""
+    builder.launch(0, start=10, dur=5)
+    text = text_of(builder, make_record(Path("/raw"), device="cuda"))
+    assert "device      1 kernel, 1 launch; busy" in text
 
 
 def test_long_tables_end_with_a_pointer_to_the_rest(builder: Any, make_record: Any) -> None:

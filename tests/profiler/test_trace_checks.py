@@ -112,6 +112,26 @@ def test_a_cuda_segment_without_kernels_is_loud() -> None:
     assert warnings(unused, "cpu") == []
 
 
+def test_numbers_agree_with_their_nouns() -> None:
+    """One slice overlaps, two slices overlap."""
+
+    def sentences(number: int) -> list[str]:
+        checks = TraceChecks(number, number, number, number, number, number)
+        found = warnings_of(checks, device="cuda", trace_bytes=0, options={})
+        return [warning.partition(": ")[2] for warning in found]
+
+    launch, kernel, start, overlap = sentences(1)
+    assert (
+        launch == "1 of 1 kernel launch left no kernel in the trace, so device times are too small"
+    )
+    assert kernel.startswith("the launch of 1 of 1 kernel is not in the trace; it was before")
+    assert start.startswith("the start of 1 of 1 kernel is before the launch, so device times do")
+    assert overlap == "1 slice overlaps another one without nesting; Perfetto leaves it out"
+    assert sentences(2)[0].startswith("2 of 2 kernel launches left")
+    assert sentences(2)[1].startswith("the launch of 2 of 2 kernels is")
+    assert sentences(2)[3] == "2 slices overlap others without nesting; Perfetto leaves them out"
+
+
 def test_a_trace_that_browsers_cannot_open() -> None:
     """The warning names the size and the variables that are worth switching off."""
     options = {"with_stack": True, "record_shapes": True, "with_flops": False}
