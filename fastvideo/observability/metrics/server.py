@@ -12,6 +12,7 @@ import selectors
 import socket
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -35,6 +36,9 @@ _CLIENT_TIMEOUT_S: Final = 10.0
 _MAX_CLIENTS: Final = 32
 _STOP_S: Final = 1.0
 _PAUSE_S: Final = 0.5
+_REMEMBERED: Final = 5
+_MISSED: Final = 3
+_SLACK_S: Final = 1.0
 
 
 class MetricsServer:
@@ -172,21 +176,24 @@ class _ScrapeRhythm:
 
     def __init__(self) -> None:
         self._last = 0.0
-        self._interval: float | None = None
+        self._intervals: deque[float] = deque(maxlen=_REMEMBERED)
         self._came = threading.Event()
 
     def note(self) -> None:
         now = time.monotonic()
         if self._last:
-            self._interval = now - self._last
+            self._intervals.append(now - self._last)
         self._last = now
         self._came.set()
 
     def await_more(self, scrapes: int, limit_s: float) -> bool:
-        if self._interval is None:
+        if not self._intervals:
             return False
         start = time.monotonic()
-        end = start + min(limit_s, (scrapes + 0.5) * self._interval)
+        interval = max(self._intervals)
+        if start - self._last > _MISSED * interval + _SLACK_S:
+            return False  # nobody scrapes any more
+        end = start + min(limit_s, (scrapes + 1) * interval + _SLACK_S)
         for _ in range(scrapes):
             self._came.clear()
             if not self._came.wait(max(0.0, end - time.monotonic())):
