@@ -192,6 +192,7 @@ class TorchProfilerController:
             if not self._enabled or self._started:
                 return
             self._started = True
+            self._end_by = None
             torch_session.warm_up()
             self._announce()
             selected = self.config.selects_rank(current_rank())
@@ -246,7 +247,8 @@ class TorchProfilerController:
 
         def finish() -> None:
             self._recorder.paused = True
-            self._end_by = time.monotonic() + _SIGTERM_S
+            before = self._end_by  # of a signal that is being handled: another one adds no time
+            self._end_by = time.monotonic() + _SIGTERM_S if before is None else before
             try:
                 self._recorder.close_open(_OTHER_THREAD_S)
                 for exporter in list(self._exporters.values()):
@@ -254,7 +256,7 @@ class TorchProfilerController:
             finally:
                 chain()
             self._recorder.paused = False
-            self._end_by = None
+            self._end_by = before  # unless the program ends by an exception
 
         self._recorder.when_settled(finish)
 

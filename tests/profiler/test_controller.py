@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -335,8 +336,19 @@ def test_after_sigterm_everything_shares_ten_seconds(
     controller.on_sigterm(lambda: None)
     assert waits == [("flush", 10.0), ("flush", 3.0)]
     waits.clear()
-    controller.on_sigterm(controller.stop)
-    assert waits == [("flush", 10.0), ("flush", 3.0), ("close", 1.0), ("close", 1.0)]
+
+    def ends() -> None:
+        controller.on_sigterm(lambda: None)
+        sys.exit("signalled twice")
+
+    with pytest.raises(SystemExit):
+        controller.on_sigterm(ends)
+    controller.stop()
+    assert waits == [
+        *(("flush", 10.0), ("flush", 3.0)),
+        *(("flush", 0.0), ("flush", 0.0)),
+        *(("close", 1.0), ("close", 1.0)),
+    ]
     waits.clear()
     controller.start()
     controller.stop()
