@@ -20,6 +20,7 @@ from fastvideo.profiler.config import TorchProfilerConfig
 from fastvideo.profiler.export import SegmentExporter
 from fastvideo.profiler.lifecycle import LifecycleHooks
 from fastvideo.profiler.nvtx import start_region_ranges
+from fastvideo.profiler.passing import must_pass
 from fastvideo.profiler.ranks import current_rank, current_world_size
 from fastvideo.profiler.recorder import SegmentRecorder
 from fastvideo.profiler.region import (
@@ -203,7 +204,7 @@ class TorchProfilerController:
                     "kernel trace: FASTVIDEO_TORCH_PROFILER_WITH_STACK slows everything inside a "
                     "segment, torch.compile most, and replaces a sys.setprofile hook meanwhile"
                 )
-            self._recorder.foreign.watch()
+            self._recorder.arm()
             attach(self._recorder)
             self._hooks.install()
 
@@ -218,12 +219,8 @@ class TorchProfilerController:
                 return
             self._started = False
             detach(self._recorder)
-            if not self._recorder.close_open(_OTHER_THREAD_S):
-                logger.error(
-                    "kernel trace: the segment that is open on another thread could not be closed "
-                    "and is lost; only its own thread can do that, by leaving the region"
-                )
-            self._recorder.foreign.unwatch()
+            self._end_open_segment()
+            self._recorder.disarm()
             end_by = time.monotonic() + _STOP_S if self._end_by is None else self._end_by
             for exporter in self._exporters.values():
                 exporter.close(max(_HELPER_ENDS_S, end_by - time.monotonic()))
@@ -250,12 +247,18 @@ class TorchProfilerController:
             before = self._end_by  # of a signal that is being handled: another one adds no time
             self._end_by = time.monotonic() + _SIGTERM_S if before is None else before
             try:
-                self._recorder.close_open(_OTHER_THREAD_S)
+                self._end_open_segment()
                 for exporter in list(self._exporters.values()):
                     exporter.flush(max(0.0, self._end_by - time.monotonic()))
+            except Exception as error:
+                if must_pass(error):
+                    raise
+                logger.exception("kernel trace: cannot finish before the process is terminated")
             finally:
-                chain()
-            self._recorder.paused = False
+                try:
+                    chain()
+                finally:
+                    self._recorder.paused = False
             self._end_by = before  # unless the program ends by an exception
 
         self._recorder.when_settled(finish)
@@ -270,6 +273,14 @@ class TorchProfilerController:
         self._exporters = {}
         self._enabled = self._started = False
         self._lock = threading.RLock()
+
+    def _end_open_segment(self) -> None:
+        if not self._recorder.close_open(_OTHER_THREAD_S):
+            self._recorder.give_up_open()
+            logger.error(
+                "kernel trace: the segment that is open on another thread could not be closed "
+                "and is lost; only its own thread can do that, by leaving the region"
+            )
 
     def _new_recorder(self) -> SegmentRecorder:
         on_cuda = ProfilerActivity.CUDA in self._activities

@@ -6,12 +6,15 @@ import queue
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from fastvideo.logger import init_logger
 from fastvideo.profiler.segment_export import export_segment, refuse_segment
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from fastvideo.profiler.segment_record import SegmentRecord
+
+logger = init_logger(__name__)
 
 _TOO_BIG: Final = "the trace is too big to be exported in the trainer's own process"
 
@@ -41,7 +44,10 @@ class ExportThread:
         self._jobs.put((job, record, again))
 
     def receive(self) -> list[dict[str, Any]]:
-        """Returns the results that are there: objects with ``job`` and ``line``."""
+        """Returns the results that are there: objects with ``job`` and ``line``.
+
+        The line is None for a segment whose record is of no use.
+        """
         self._ready.clear()
         results = []
         while True:
@@ -61,10 +67,14 @@ class ExportThread:
     def _run(self) -> None:
         while (item := self._jobs.get()) is not None:
             job, record, again = item
-            if _size(record.raw_path) > MAX_RAW_BYTES:
-                line = refuse_segment(record, _TOO_BIG)
-            else:
-                line = export_segment(record, again=again)
+            line: dict[str, Any] | None = None
+            try:
+                if _size(record.raw_path) > MAX_RAW_BYTES:
+                    line = refuse_segment(record, _TOO_BIG)
+                else:
+                    line = export_segment(record, again=again)
+            except Exception:  # one bad record must not end the export of the others
+                logger.exception("kernel-trace segment %s cannot be exported", record.stem)
             self._results.put({"job": job, "line": line})
             self._ready.set()
 

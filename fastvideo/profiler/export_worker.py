@@ -111,9 +111,12 @@ def main() -> int:
     reader.start()
     try:
         while (message := reader.jobs.get()) is not None:
-            record = records.SegmentRecord.from_json(json.dumps(message["record"]))
-            line = exports.export_segment(record, again=bool(message.get("again")))
-            _answer({"job": message["job"], "line": line})
+            line = None
+            # One bad record must not end the export of the others.
+            with contextlib.suppress(Exception):
+                record = records.SegmentRecord.from_json(json.dumps(message["record"]))
+                line = exports.export_segment(record, again=bool(message.get("again")))
+            _answer({"job": message.get("job"), "line": line})
     except _OutOfTime:
         return 1
     return 0

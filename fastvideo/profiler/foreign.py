@@ -16,10 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torch.autograd import profiler as autograd_profiler
 
+from fastvideo.logger import init_logger
 from fastvideo.profiler import torch_session
+from fastvideo.profiler.passing import must_pass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+logger = init_logger(__name__)
 
 _Session = autograd_profiler.profile
 _PREPARE: Final = "_prepare_trace"
@@ -66,13 +70,17 @@ class ForeignProfilers:
 
     def present(self) -> bool:
         """Tells whether there is a profiler besides ours; asked while ours does not run."""
-        return len(self._prepared) > 0 or torch_session.a_profiler_runs()
+        return self.are_prepared() or torch_session.a_profiler_runs()
+
+    def are_prepared(self) -> bool:
+        """Tells whether a profiler besides ours is prepared or runs, as far as it was watched."""
+        return len(self._prepared) > 0
 
     def before_prepare(self, session: object) -> None:
         """Makes way for a session that is not our own."""
         if threading.get_ident() != self._own_thread:
-            self._make_way()
             self._prepared.add(session)
+            self._make_way()
 
     def after_end(self, session: object) -> None:
         """Forgets a session."""
@@ -92,8 +100,13 @@ def _install() -> None:
     @functools.wraps(prepare)
     def watched_prepare(self: object, *args: object, **kwargs: object) -> object:
         for watcher in tuple(_watchers):
-            watcher.before_prepare(self)
-        return prepare(self, *args, **kwargs)
+            _make_way(watcher, self)
+        try:
+            return prepare(self, *args, **kwargs)
+        except BaseException:
+            for watcher in tuple(_watchers):
+                watcher.after_end(self)
+            raise
 
     @functools.wraps(end)
     def watched_end(self: object, *args: object, **kwargs: object) -> object:
@@ -106,6 +119,15 @@ def _install() -> None:
     _originals.update({_PREPARE: prepare, _END: end})
     setattr(_Session, _PREPARE, watched_prepare)
     setattr(_Session, _END, watched_end)
+
+
+def _make_way(watcher: ForeignProfilers, session: object) -> None:
+    try:
+        watcher.before_prepare(session)
+    except Exception as error:
+        if must_pass(error):
+            raise
+        logger.exception("kernel trace: cannot make way for another torch profiler")
 
 
 def _uninstall() -> None:

@@ -9,6 +9,8 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Protocol
 
+from fastvideo.profiler.passing import let_pass
+
 if TYPE_CHECKING:
     from types import FrameType
 
@@ -39,9 +41,17 @@ class Chain:
         self._frame = frame
 
     def __call__(self) -> None:
-        """Goes on with it; the default action ends the process with status 143 as ever."""
+        """Goes on with it; the default action ends the process with status 143 as ever.
+
+        Raises:
+            BaseException: What the handler of the program raised. It is marked as the program's.
+        """
         if callable(self._handler):
-            self._handler(signal.SIGTERM, self._frame)
+            try:
+                self._handler(signal.SIGTERM, self._frame)
+            except BaseException as error:
+                let_pass(error)
+                raise
             return
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)

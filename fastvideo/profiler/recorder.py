@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import shutil
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
 
 from fastvideo.logger import init_logger
 from fastvideo.profiler import torch_session
 from fastvideo.profiler.foreign import ForeignProfilers
+from fastvideo.profiler.moves import Moves, require_stack
 from fastvideo.profiler.ranks import current_rank, current_world_size
 from fastvideo.profiler.segment import Segment
-from fastvideo.profiler.stems import Stem, claim_stem
+from fastvideo.profiler.stems import claim_stem
 from fastvideo.profiler.trace_words import counted
 
 if TYPE_CHECKING:
@@ -103,15 +107,15 @@ class SegmentRecorder:
         self._device = device
         self._synchronize = synchronize
         self._open: Segment | None = None
-        self._stem: Stem | None = None
+        self._left_behind: dict[int, Segment] = {}
+        self._is_armed = False
         self._step: _Token | None = None
         self._begun = 0
         self._ended_because = ""
         self._kineto_is_silent = False
         self._said: set[str] = set()
-        self._moving = threading.Lock()
-        self._moving_thread = 0
-        self._afterwards: list[tuple[int, Callable[[], None]]] = []
+        self._moves = Moves()
+        self._lacked_stack = False
 
     @property
     def is_recording(self) -> bool:
@@ -130,8 +134,8 @@ class SegmentRecorder:
     ) -> _Token | None:
         """Opens a segment, or annotates the open one; None when there is nothing to undo."""
         token: _Token | None = None
-        step = attributes.get("step") if attributes else None
-        if isinstance(step, int):
+        step = _step_of(attributes) if attributes else None
+        if step is not None:
             token = _Token()
             token.step, token.before = step, self._step
             self._step = token
@@ -141,16 +145,29 @@ class SegmentRecorder:
             return token
         self.entered.add(region.name)
         token = token or _Token()
+        try:
+            self._enter_selected(token, region, annotation, attributes)
+        except BaseException:  # the entry that raises is never left
+            self._leave_step(token)
+            if token.owns and token.segment is not None:
+                self._close(token.segment, None)
+            raise
+        return token
+
+    def _enter_selected(
+        self, token: _Token, region: ProfilerRegion, annotation: str, attributes: Attributes
+    ) -> None:
+        if self._left_behind:
+            self._let_go_here()
         segment = self._open
-        if segment is not None and segment.close_requested:
-            self._close(segment, None)
+        if segment is not None and (segment.close_requested or not segment.is_mine):
+            self._settle(segment)
             segment = self._open
         if segment is None:
             self._open_or_annotate(token, region, annotation, attributes)
         else:
             token.segment = segment
             token.annotation = segment.annotate(annotation)
-        return token
 
     def exit(self, token: object, error: type[BaseException] | None) -> None:
         """Closes what the entry opened, in whatever order and on whatever thread exits come."""
@@ -162,9 +179,12 @@ class SegmentRecorder:
             if annotation is not None:
                 torch_session.end_annotation(annotation)
             return
-        if annotation is not None and not token.owns:
+        if token.owns:
+            segment.left = segment.close_requested = True
+        elif annotation is not None:
             segment.end_annotation(annotation)
-        if token.owns or segment.close_requested:
+        if segment.close_requested:
+            require_stack()
             self._close(segment, error)
 
     def _leave_step(self, token: _Token) -> None:
@@ -176,7 +196,8 @@ class SegmentRecorder:
     def close_open(self, timeout_s: float) -> bool:
         """Closes the segment that is open, if there is one.
 
-        A segment of another thread is closed by that thread, at its next entry or exit.
+        A segment of another thread is closed by that thread, at its next entry or exit. If that
+        thread has ended, its segment is given up.
 
         Args:
             timeout_s: How long to wait for another thread, in seconds.
@@ -184,15 +205,34 @@ class SegmentRecorder:
         Returns:
             Whether no segment is open any more.
         """
+        self._say_what_lacked_stack()
         segment = self._open
         if segment is None:
             return True
-        if segment.owner == threading.get_ident():
+        if segment.is_mine:
             self._close(segment, None)
-        else:
+        elif segment.owner_is_alive and segment.recording:
             segment.close_requested = True
             segment.closed.wait(timeout_s)
+        else:
+            self._give_up(segment, "ended", timeout_s=timeout_s)
         return self._open is not segment
+
+    def give_up_open(self) -> None:
+        """Gives up the segment that :meth:`close_open` could not close, and its files."""
+        segment = self._open
+        if segment is not None:
+            self._give_up(segment, "", timeout_s=_OTHER_THREAD_S)
+
+    def arm(self) -> None:
+        """Begins to watch for the profilers of others."""
+        self._is_armed = True
+        self.foreign.watch()
+
+    def disarm(self) -> None:
+        """Ends what :meth:`arm` began, as soon as no thread keeps a session of ours."""
+        self._is_armed = False
+        self._unwatch_if_done()
 
     def when_settled(self, action: Callable[[], None]) -> None:
         """Runs ``action`` now, or as soon as this thread has finished opening or closing.
@@ -200,17 +240,13 @@ class SegmentRecorder:
         A signal handler runs in the middle of whatever its thread does; the profiler must not be
         stopped while it is being started.
         """
-        thread = threading.get_ident()
-        if self._moving_thread == thread:
-            self._afterwards.append((thread, action))
-        else:
-            action()
+        self._moves.when_settled(action)
 
     def abandon(self) -> None:
         """Forgets the open segment without touching it: what a forked child does."""
-        self._open = self._stem = None
-        self._moving = threading.Lock()
-        self._afterwards.clear()
+        self._open = None
+        self._left_behind = {}
+        self._moves = Moves()
         self._ended_because = "forked"
 
     def _open_or_annotate(
@@ -219,18 +255,21 @@ class SegmentRecorder:
         step = self._step.step if self._step is not None else None
         if self.paused or self._ended_because or not self._config.selects_step(step):
             return
-        if not self._begin_move():
-            return
         try:
-            if self._open is not None:
+            require_stack()
+        except RecursionError:
+            self.counters["skipped"] += 1
+            self._lacked_stack = True
+            return
+        self._say_what_lacked_stack()
+        with self._moves.taken() as taken:
+            if not taken or self._open is not None:
                 return
             if self.foreign.present():
                 self._skip("foreign")
                 token.annotation = torch_session.begin_annotation(annotation)
             elif self._may_begin():
                 self._begin(token, region, annotation, attributes)
-        finally:
-            self._end_move()
 
     def _may_begin(self) -> bool:
         self.world_size = max(self.world_size, current_world_size())
@@ -242,6 +281,9 @@ class SegmentRecorder:
             self._ended_because = "disk"
         if self._ended_because:
             self._skip(self._ended_because)
+            return False
+        if self._config.with_stack and torch_session.a_hook_cannot_be_restored():
+            self._skip("hook")
             return False
         return self._device != "cuda" or not torch_session.a_graph_is_captured()
 
@@ -265,13 +307,17 @@ class SegmentRecorder:
         self._begun += 1
         try:
             if self._directory is not None:
-                self._stem = claim_stem(self._directory, current_rank(), region.short_name)
+                segment.stem = claim_stem(self._directory, current_rank(), region.short_name)
             segment.stall_ns = time.perf_counter_ns() - before
             self._start(segment)
             token.annotation = segment.annotate(annotation)
-            token.segment_file = None if self._stem is None else self._stem.trace_file
+            token.segment_file = None if segment.stem is None else segment.stem.trace_file
         except Exception as error:  # noqa: BLE001 - profiling never stops training
             self._fail("begin", segment, error)
+        except BaseException:
+            self.counters["failed"] += 1
+            self._dispose_of(segment)
+            raise
 
     def _start(self, segment: Segment) -> None:
         silence = (
@@ -283,29 +329,98 @@ class SegmentRecorder:
 
     def _make_way(self) -> None:
         """Ends the open segment, because another profiler is about to begin."""
-        if self.is_recording:
-            self._say_once("displaced")
-            self.close_open(_OTHER_THREAD_S)
+        self._let_go_here()
+        with self._moves.taken(_OTHER_THREAD_S):
+            segment = self._open
+        if segment is None or not segment.recording:
+            return
+        self._say_once("displaced")
+        if not self.close_open(_OTHER_THREAD_S):
+            self.give_up_open()
+            self._let_go_here()
+
+    def _settle(self, segment: Segment) -> None:
+        """Closes a segment whose end is due, or gives up one that nobody is going to close."""
+        if segment.is_mine:
+            require_stack()
+            self._close(segment, None)
+        elif not segment.owner_is_alive:
+            self._give_up(segment, "ended")
+        elif segment.left:
+            self._give_up(segment, "left")
 
     def _close(self, segment: Segment, error: type[BaseException] | None) -> None:
-        if segment is not self._open:
-            return
-        if segment.owner != threading.get_ident():
+        if not segment.is_mine:
             segment.close_requested = True
             return
-        if not self._begin_move(timeout_s=_OTHER_THREAD_S):
-            return
+        with self._moves.taken(_OTHER_THREAD_S) as taken:
+            if taken and not segment.closed.is_set():
+                self._end(segment, error)
+        if segment.given_up:
+            self._let_go_here()
+
+    def _end(self, segment: Segment, error: type[BaseException] | None) -> None:
         try:
             if segment.recording:
                 self._finish(segment, error)
+        except BaseException:
+            self.counters["failed"] += 1
+            raise
         finally:
-            stem, self._stem = self._stem, None
-            self._open = None
+            self._dispose_of(segment)
+
+    def _dispose_of(self, segment: Segment) -> None:
+        """Sees that nothing is left of a segment of this thread, however it ended."""
+        self._open = None
+        try:
+            segment.let_go()
+        finally:
             segment.release()
-            if stem is not None:
-                stem.discard()
+            segment.discard_files()
             segment.closed.set()
-            self._end_move()
+
+    def _give_up(self, segment: Segment, reason: str, *, timeout_s: float = 0.0) -> None:
+        """Makes room for other segments, where the thread of this one cannot close it.
+
+        Its session stays with that thread, which lets go of it at its next entry or exit.
+
+        Args:
+            segment: The open segment.
+            reason: Key of what is logged; "": the caller says it.
+            timeout_s: How long to wait for a thread that is opening or closing, in seconds.
+        """
+        with self._moves.taken(timeout_s) as taken:
+            if not taken or segment is not self._open:
+                return
+            self._open = None
+            was_recording = segment.recording
+            segment.give_up()
+            segment.discard_files()
+            if segment.owner_is_alive:
+                self._left_behind[segment.owner] = segment
+            segment.closed.set()
+        if was_recording:
+            self.counters["failed"] += 1
+            if reason and reason not in self._said:
+                self._said.add(reason)
+                logger.warning(_LOST[reason], segment.thread, segment.region.short_name)
+
+    def _let_go_here(self) -> None:
+        """Ends the session of a given-up segment that this thread still keeps."""
+        segment = self._left_behind.pop(threading.get_native_id(), None)
+        if segment is not None:
+            segment.let_go()
+            self._unwatch_if_done()
+
+    def _unwatch_if_done(self) -> None:
+        kept = list(self._left_behind.values())
+        if not self._is_armed and not any(segment.owner_is_alive for segment in kept):
+            self.foreign.unwatch()
+
+    def _say_what_lacked_stack(self) -> None:
+        if self._lacked_stack:
+            self._lacked_stack = False
+            self._say_once("stack")
 
     def _finish(self, segment: Segment, error: type[BaseException] | None) -> None:
         """Stops, writes and hands over: all that the training thread does."""
@@ -314,7 +429,7 @@ class SegmentRecorder:
         except Exception as failure:  # noqa: BLE001 - profiling never stops training
             self._fail("stop", segment, failure)
             return
-        stem = self._stem
+        stem = segment.stem
         if stem is None:
             self.counters["recorded"] += 1
             return
@@ -331,17 +446,15 @@ class SegmentRecorder:
         except Exception as failure:  # noqa: BLE001 - profiling never stops training
             self._fail("write", segment, failure)
             return
-        self._stem = None
+        segment.stem = None
         self._submit(record)
         self.counters["recorded"] += 1
 
     def _fail(self, phase: str, segment: Segment, error: Exception) -> None:
         """Counts a failed segment, removes its files, and says it once per kind of failure."""
         self.counters["failed"] += 1
-        stem, self._stem = self._stem, None
         segment.release()
-        if stem is not None:
-            stem.discard()
+        segment.discard_files()
         kind = f"{phase} {type(error).__name__}"
         if kind in self._said:
             logger.debug("kernel trace: cannot %s a segment: %r", phase, error)
@@ -372,26 +485,36 @@ class SegmentRecorder:
         count = self._config.max_segments
         return f"{counted(count, 'segment')} {'was' if count == 1 else 'were'}"
 
-    def _begin_move(self, timeout_s: float = 0.0) -> bool:
-        """Takes the right to start or stop a profiler; False when it is taken.
 
-        Only a thread that finds out that it came too late holds it while a segment is open, so
-        the thread that closes one waits for an instant at most.
-        """
-        thread = threading.get_ident()
-        if self._moving_thread == thread or not self._moving.acquire(timeout=timeout_s):
-            return False
-        self._moving_thread = thread
-        return True
+def _step_of(attributes: Attributes) -> int | None:
+    """Returns the step that an entry names: any kind of whole number, but nothing on a device."""
+    given: Any = attributes.get("step")
+    if given is None or (isinstance(given, torch.Tensor) and not _is_cheap(given)):
+        return None
+    try:
+        step = operator.index(given)
+    except Exception:  # noqa: BLE001 - then it is no whole number
+        return None
+    return step if step.bit_length() <= _STEP_BITS else None
 
-    def _end_move(self) -> None:
-        thread = threading.get_ident()
-        self._moving_thread = 0
-        self._moving.release()
-        for entry in [entry for entry in self._afterwards if entry[0] == thread]:
-            self._afterwards.remove(entry)
-            entry[1]()
 
+def _is_cheap(tensor: torch.Tensor) -> bool:
+    """Tells whether a tensor can be read without waiting for anything."""
+    return type(tensor) is torch.Tensor and tensor.device.type == "cpu" and tensor.dim() == 0
+
+
+_STEP_BITS: Final = 63
+
+_LOST: Final = {
+    "ended": (
+        "kernel trace: thread %s has ended inside region %s, and the segment is lost with it; a "
+        "region is to be left on the thread that enters it"
+    ),
+    "left": (
+        "kernel trace: thread %s entered region %s, which was left on another one; only its own "
+        "could have closed the segment, which is given up for the next one"
+    ),
+}
 
 _WARNINGS: Final = {
     "cap": (
@@ -405,6 +528,14 @@ _WARNINGS: Final = {
     "displaced": (
         "kernel trace: another torch profiler begins inside a region, whose segment in %s ends "
         "here, for there can be only one"
+    ),
+    "hook": (
+        "kernel trace: cProfile or another profiler written in C runs on this thread, which "
+        "FASTVIDEO_TORCH_PROFILER_WITH_STACK would end, so no segment is written to %s meanwhile"
+    ),
+    "stack": (
+        "kernel trace: a region was entered so deep in nested calls that a profiler could not be "
+        "started there; its segment is missing from %s"
     ),
     "foreign": (
         "kernel trace: another torch profiler runs in this process, so regions are annotated in "

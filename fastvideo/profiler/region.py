@@ -11,13 +11,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeGuard, TypeVar, cast
 
 from torch.compiler import is_dynamo_compiling
 
 from fastvideo.errors import did_you_mean
 from fastvideo.logger import init_logger
 from fastvideo.profiler.catalogue import built_in_registry
+from fastvideo.profiler.passing import must_pass
 from fastvideo.profiler.sinks import SinkList
 
 if TYPE_CHECKING:
@@ -103,7 +104,12 @@ class _Entry:
         for sink in site.sinks:
             try:
                 token = sink.enter(site.region, site.annotation, self.attributes)
-            except Exception as error:  # noqa: BLE001 - telemetry never breaks what it observes
+            except (RecursionError, MemoryError):  # nothing can be called here, logging least
+                _sinks.starved += 1
+            except BaseException as error:
+                if not _is_of_sink(error):
+                    _Entry.__exit__(self, type(error), error, None)
+                    raise
                 _sinks.drop(sink, error)
             else:
                 self._opened.append((sink, token))
@@ -117,12 +123,28 @@ class _Entry:
         if self._generation != _sinks.generation:  # entered before a fork, left in the child
             return
         opened = self._opened
+        passing: BaseException | None = None
         while opened:
             sink, token = opened.pop()
             try:
                 sink.exit(token, error_type)
-            except Exception as error:  # noqa: BLE001 - telemetry never breaks what it observes
-                _sinks.drop(sink, error)
+            except (RecursionError, MemoryError):  # nothing can be called here, logging least
+                _sinks.starved += 1
+            except BaseException as error:  # noqa: BLE001 - it is raised when all sinks are told
+                if _is_of_sink(error):
+                    _sinks.drop(sink, error)
+                else:
+                    passing = error
+        if passing is not None:
+            raise passing
+
+
+def _is_of_sink(error: BaseException) -> TypeGuard[Exception]:
+    """Tells whether a sink's call raised for a fault of its own, which the program never sees.
+
+    Interrupts are not its own, nor is what a signal handler of the program raised meanwhile.
+    """
+    return isinstance(error, Exception) and not must_pass(error)
 
 
 class _TimedEntry(_Entry):
@@ -150,9 +172,11 @@ class _TimedEntry(_Entry):
         raised: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._timer is not None:
-            self._timer.__exit__(error_type, raised, traceback)
-        super().__exit__(error_type, raised, traceback)
+        try:
+            if self._timer is not None:
+                self._timer.__exit__(error_type, raised, traceback)
+        finally:
+            super().__exit__(error_type, raised, traceback)
 
 
 _sites: dict[str, Site] = {}

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 
 from fastvideo.profiler import torch_session
 from fastvideo.profiler.segment_record import SegmentRecord
-from fastvideo.profiler.trace_metadata import plain_attributes, trace_metadata
+from fastvideo.profiler.trace_metadata import plain, plain_attributes, trace_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from fastvideo.profiler.registry import ProfilerRegion
     from fastvideo.profiler.stems import Stem
@@ -42,18 +44,21 @@ class SegmentError(Exception):
 class Segment:
     """A segment from the entry of its region to the native trace on disk.
 
-    It belongs to the thread that makes it; only :meth:`annotate` and :meth:`end_annotation` may be
-    called on others. Annotations that are still open when it stops are ended before: one that
-    outlived its session would be written into the next.
+    It belongs to the thread that makes it; only :meth:`annotate`, :meth:`end_annotation` and
+    :meth:`give_up` may be called on others. Annotations that are still open when it stops are
+    ended before: one that outlived its session would be written into the next.
 
     Attributes:
         region: The region that opened it.
         step: The step at its entry, or None.
         attributes: The entry's attributes, as plain values.
-        owner: Identifier of the thread it belongs to.
+        owner: Native identifier of the thread it belongs to, which no later thread gets.
         thread: Name and native id of that thread.
+        stem: The name of its files, as long as nobody else is responsible for them.
         recording: Whether annotations reach the trace.
         close_requested: Whether its own thread is to close it at the next opportunity.
+        left: Whether the entry that opened it is over.
+        given_up: Whether its session is not to be relied on any more, and only let go of.
         closed: Set when it is over.
         start_unix_ns: When recording began, in nanoseconds since the epoch.
         wall_ns: How long the region took.
@@ -64,15 +69,19 @@ class Segment:
         "_annotations",
         "_hook",
         "_profiler",
+        "_session_is_open",
         "_started_ns",
         "attributes",
         "close_requested",
         "closed",
+        "given_up",
+        "left",
         "owner",
         "recording",
         "region",
         "stall_ns",
         "start_unix_ns",
+        "stem",
         "step",
         "thread",
         "wall_ns",
@@ -84,16 +93,30 @@ class Segment:
         self.region = region
         self.step = step
         self.attributes = plain_attributes(attributes)
-        self.owner = threading.get_ident()
-        self.thread = f"{threading.current_thread().name} ({threading.get_native_id()})"
+        self.owner = threading.get_native_id()
+        self.thread = f"{plain(threading.current_thread().name)} ({self.owner})"
+        self.stem: Stem | None = None
         self.recording = False
-        self.close_requested = False
+        self.close_requested = self.left = self.given_up = False
         self.closed = threading.Event()
         self.start_unix_ns = self.wall_ns = self.stall_ns = 0
         self._started_ns = 0
+        self._session_is_open = False
         self._profiler: TorchProfiler | None = None
         self._hook: Any = None
         self._annotations: dict[int, torch_session.Annotation] = {}
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether it belongs to the calling thread."""
+        return self.owner == threading.get_native_id()
+
+    @property
+    def owner_is_alive(self) -> bool:
+        """Whether the thread it belongs to still runs."""
+        if (_TASKS / str(threading.get_native_id())).exists():
+            return (_TASKS / str(self.owner)).exists()
+        return any(thread.native_id == self.owner for thread in threading.enumerate())
 
     def start(self, profiler: TorchProfiler, *, keep_hook: bool = False) -> None:
         """Begins to record.
@@ -110,11 +133,12 @@ class Segment:
         self._profiler = profiler
         self._hook = sys.getprofile() if keep_hook else None
         try:
+            self._session_is_open = True
             profiler.start()
+            self.recording = True
         except BaseException:
-            self._force_off()
+            self.let_go()
             raise
-        self.recording = True
         self.start_unix_ns = time.time_ns()
         self._started_ns = time.perf_counter_ns()
         self.stall_ns += self._started_ns - before
@@ -148,20 +172,39 @@ class Segment:
         before = time.perf_counter_ns()
         self.wall_ns = before - self._started_ns
         self.recording = False
-        stopped = False
         try:
             self._end_all_annotations()
             if synchronize is not None:
                 synchronize()
             _refuse_interference(profiler)
             profiler.stop()
-            stopped = True
+            self._session_is_open = False
         finally:
-            if stopped:
-                self._restore_hook()
-            else:
-                self._force_off()
+            self.let_go()
             self.stall_ns += time.perf_counter_ns() - before
+
+    def give_up(self) -> None:
+        """Ends recording without a result, on any thread.
+
+        What torch keeps on the owner's thread stays there until :meth:`let_go`, or ends with it.
+        """
+        self.recording = False
+        if self._session_is_open and not self.given_up:
+            torch_session.clear_flag()
+        self.given_up = True
+        self.release()
+        if not self.owner_is_alive:
+            self._session_is_open = False
+            self._forget_annotations()
+
+    def let_go(self) -> None:
+        """Takes back what is left of the session, on the owner's thread."""
+        self.recording = False
+        if self._session_is_open:
+            self._session_is_open = False
+            self._end_all_annotations()
+            torch_session.force_off(ours=not self.given_up)
+        self._restore_hook()
 
     def export(self, path: Path) -> None:
         """Writes the native trace to ``path``, where an empty file may be; frees the profiler.
@@ -175,7 +218,7 @@ class Segment:
             return
         before = time.perf_counter_ns()
         try:
-            profiler.export_chrome_trace(str(path))
+            _export(profiler, path)
         finally:
             del profiler
             self.release()
@@ -193,6 +236,12 @@ class Segment:
         profiler, self._profiler = self._profiler, None
         if isinstance(profiler, torch.profiler.profile):
             profiler.action_map.clear()
+
+    def discard_files(self) -> None:
+        """Removes the files of a segment that nobody else took responsibility for."""
+        stem, self.stem = self.stem, None
+        if stem is not None:
+            stem.discard()
 
     def record(
         self,
@@ -242,15 +291,42 @@ class Segment:
                 _, annotation = self._annotations.popitem()
                 torch_session.end_annotation(annotation)
 
-    def _force_off(self) -> None:
-        self.recording = False
-        torch_session.force_off()
-        self._restore_hook()
+    def _forget_annotations(self) -> None:
+        """Ends annotations whose session is gone, or keeps them from ending in somebody else's.
+
+        Ending writes to where the annotation began, unless nothing records on this thread.
+        """
+        if torch_session.records_here():
+            _unended.extend(self._annotations.values())
+            self._annotations.clear()
+        else:
+            self._end_all_annotations()
 
     def _restore_hook(self) -> None:
         hook, self._hook = self._hook, None
         if hook is not None and sys.getprofile() is not hook:
             sys.setprofile(hook)
+
+
+_TASKS: Final = Path("/proc/self/task")
+_FILES: Final = Path("/proc/self/fd")
+_PLAIN_PATH: Final = re.compile(r"[A-Za-z0-9._/+=@,:~-]*")
+_unended: list[torch_session.Annotation] = []
+
+
+def _export(profiler: TorchProfiler, path: Path) -> None:
+    """Writes the native trace where kineto can: it rewrites percent signs and blanks in names.
+
+    A directory whose name it would change is reached through a descriptor.
+    """
+    if _PLAIN_PATH.fullmatch(str(path)) or not _FILES.exists():
+        profiler.export_chrome_trace(str(path))
+        return
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        profiler.export_chrome_trace(str(_FILES / str(directory) / path.name))
+    finally:
+        os.close(directory)
 
 
 def _refuse_interference(profiler: TorchProfiler) -> None:

@@ -148,12 +148,17 @@ class SinkList:
     Args:
         changed: Called after every change, while the change is still exclusive.
         in_child: Called first in a forked child.
+
+    Attributes:
+        starved: Calls of sinks that found neither stack nor memory, which were skipped and are
+            reported when a sink is detached.
     """
 
     def __init__(self, changed: Callable[[], None], *, in_child: Callable[[], None]) -> None:
         self.current: tuple[RegionSink, ...] = ()
         self.generation = 0
         self.errors: Counter[str] = Counter()
+        self.starved = 0
         self._changed = changed
         self._in_child = in_child
         self._lock = threading.RLock()
@@ -177,6 +182,13 @@ class SinkList:
     def detach(self, sink: RegionSink) -> None:
         """Removes ``sink``; one that is not attached changes nothing."""
         with self._lock:
+            starved, self.starved = self.starved, 0
+            if starved:
+                logger.warning(
+                    "region sinks missed %d entries or exits, for calls were nested to Python's "
+                    "limit or memory was short",
+                    starved,
+                )
             kept = tuple(present for present in self.current if present is not sink)
             if len(kept) != len(self.current):
                 self.current = kept

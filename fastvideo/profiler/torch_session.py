@@ -2,7 +2,7 @@
 
 - The first session of a process imports for over a second.
 - Kineto writes to standard error, and reads how much only when its first session begins.
-- A second profiler on another thread ends the first; touching that one again crashes the process.
+- A second profiler on another thread ends the first; stopping that one crashes the process.
 - Stopping on a thread that did not start does nothing, and says nothing.
 - A child forked inside a session records every operator for the rest of its life.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -60,12 +61,12 @@ def end_annotation(annotation: Annotation) -> None:
 
 def a_profiler_runs() -> bool:
     """Tells whether a profiler runs in this process, or one was left in an unsafe state here."""
-    return _flagged() or _records_here()
+    return _flagged() or records_here()
 
 
 def session_is_intact() -> bool:
     """Tells whether the session that this thread started is still its own and safe to touch."""
-    return _flagged() and _records_here()
+    return _flagged() and records_here()
 
 
 def a_graph_is_captured() -> bool:
@@ -76,12 +77,50 @@ def a_graph_is_captured() -> bool:
         return False
 
 
-def force_off() -> None:
-    """Leaves torch without a running profiler, as far as that is safe."""
-    if session_is_intact():
+def force_off(*, ours: bool = True) -> None:
+    """Leaves this thread without the session that it started, as far as that is safe.
+
+    Args:
+        ours: Whether the session that torch runs, if it runs one, is the one of this thread.
+    """
+    if ours and session_is_intact():
         with contextlib.suppress(Exception):
             torch.autograd._disable_profiler()  # type: ignore[attr-defined]  # noqa: SLF001
+    _let_go()
+    if ours:
+        clear_flag()
+
+
+def clear_flag() -> None:
+    """Takes back torch's note that a profiler runs in this process."""
     autograd_profiler._run_on_profiler_stop()  # type: ignore[no-untyped-call]  # noqa: SLF001
+
+
+def records_here() -> bool:
+    """Tells whether a session records on this thread, whoever started it."""
+    return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def a_hook_cannot_be_restored() -> bool:
+    """Tells whether a profiler written in C, as cProfile is, holds this thread's profile hook.
+
+    Recording stacks replaces the hook, and only a Python function can be given it back.
+    """
+    hook = sys.getprofile()
+    return hook is not None and not callable(hook)
+
+
+def _let_go() -> None:
+    """Frees a session that stays behind on this thread, without touching kineto.
+
+    Kineto may have ended the session, or run somebody else's by now. The end of torch's older
+    profiler takes whatever session the thread has, and only then notices that it is none of its
+    own.
+    """
+    end = getattr(torch._C._autograd, "_disable_profiler_legacy", None)  # noqa: SLF001
+    if end is not None and records_here():
+        with contextlib.suppress(RuntimeError):
+            end()
 
 
 def release_after_fork() -> None:
@@ -90,9 +129,9 @@ def release_after_fork() -> None:
     Closing the session there could wait for threads that exist in the parent only, so the child's
     thread stops calling profilers at all.
     """
-    if _records_here():
+    if records_here():
         torch.autograd._enable_record_function(False)  # type: ignore[attr-defined]  # noqa: SLF001
-    autograd_profiler._run_on_profiler_stop()  # type: ignore[no-untyped-call]  # noqa: SLF001
+    clear_flag()
 
 
 @contextlib.contextmanager
@@ -110,7 +149,3 @@ def kineto_silenced() -> Iterator[None]:
 
 def _flagged() -> bool:
     return bool(autograd_profiler._is_profiler_enabled)  # noqa: SLF001
-
-
-def _records_here() -> bool:
-    return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]  # noqa: SLF001

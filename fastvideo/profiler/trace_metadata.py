@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import socket
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -58,7 +59,7 @@ def trace_metadata(step: int | None) -> dict[str, Plain]:
     """
     current = _metadata
     of_step = current.trace_id_of_step
-    return {
+    found: dict[str, object] = {
         "run_id": current.run_id or default_run_id(),
         "trace_id": of_step(step) if of_step is not None else None,
         "host": socket.gethostname(),
@@ -69,6 +70,7 @@ def trace_metadata(step: int | None) -> dict[str, Plain]:
         "fastvideo": __version__,
         **(current.extra or {}),
     }
+    return plain_attributes(found)
 
 
 def default_run_id() -> str | None:
@@ -79,10 +81,35 @@ def default_run_id() -> str | None:
 
 
 def plain_attributes(attributes: Mapping[str, object]) -> dict[str, Plain]:
-    """Returns attributes as plain values; of others, tensors among them, only the type's name."""
-    return {
-        str(name): value
-        if value is None or isinstance(value, str | int | float | bool)
-        else f"<{type(value).__name__}>"
-        for name, value in attributes.items()
-    }
+    """Returns attributes as plain values of bounded size.
+
+    Of values of other types, tensors among them, only the type's name is kept; of numbers with
+    more than :data:`MAX_BITS` bits, their size; of text, :data:`MAX_TEXT` characters. Attributes
+    behind the first :data:`MAX_ATTRIBUTES` are left out.
+    """
+    first = itertools.islice(attributes.items(), MAX_ATTRIBUTES)
+    return {_short(str(name)): plain(value) for name, value in first}
+
+
+MAX_ATTRIBUTES: Final = 100
+MAX_TEXT: Final = 1000
+MAX_BITS: Final = 64
+
+
+def plain(value: object) -> Plain:
+    """Returns one value as :func:`plain_attributes` does."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _short(str.__str__(value))
+    if isinstance(value, int):
+        number = int.__index__(value)
+        bits = number.bit_length()
+        return number if bits <= MAX_BITS else f"<{type(value).__name__} of {bits} bits>"
+    if isinstance(value, float):
+        return float.__float__(value)
+    return f"<{type(value).__name__}>"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}… ({len(text)} characters)"

@@ -406,17 +406,21 @@ def many(folder: Path) -> Scenario:
 
 
 def other_thread(folder: Path) -> Scenario:
-    """A profiler of another thread ends a segment; the last one, for torch does not recover."""
+    """A profiler of another thread ends a segment; then this thread has one of its own."""
     scenario = Scenario(folder, FORWARD)
+    found: list[int] = []
 
     def work() -> None:
-        with profile(activities=[ProfilerActivity.CPU]):
+        with profile(activities=[ProfilerActivity.CPU]) as own:
             inside()
+        found.append(sum(event.name == "aten::cos" for event in own.events()))
 
     with profiler_region(FORWARD):
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
+        work()
+    scenario.notes["own profiler"], scenario.notes["own profiler later"] = found
     with profiler_region(FORWARD):
         inside()
     return scenario
