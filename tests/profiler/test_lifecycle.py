@@ -8,13 +8,17 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fastvideo.profiler.lifecycle import Chain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 REGION = "fastvideo.region::training_train"
 END = "survived\n"
@@ -159,6 +163,51 @@ def test_the_workers_of_a_data_loader_are_inert(ended: dict[str, Ended]) -> None
     end = ended["loads"]
     assert (end.status, end.output) == (0, "[0, 1, 4, 9]\n"), end.errors
     assert [cosines(trace) for trace in end.traces] == [1]
+
+
+def test_two_ranks_in_open_segments_end_soon_after_sigterm(tmp_path: Path) -> None:
+    """Both have exported their segment and left within ten seconds of the signal."""
+    traces = tmp_path / "traces"
+    ready = [tmp_path / f"ready{rank}" for rank in (0, 1)]
+    script = str(Path(__file__).with_name("end_on_signal.py"))
+    settings = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "FASTVIDEO_TORCH_PROFILER_DIR": str(traces),
+        "FASTVIDEO_TORCH_PROFILE_REGIONS": "training_train,training_train_one_step",
+        "WORLD_SIZE": "2",
+    }
+    ranks = [
+        subprocess.Popen([sys.executable, script, str(file)], env=settings | {"RANK": str(rank)})
+        for rank, file in enumerate(ready)
+    ]
+    try:
+        wait_for(lambda: all(file.exists() for file in ready))
+        for rank in ranks:
+            rank.send_signal(signal.SIGTERM)
+        signalled = time.monotonic()
+        statuses = [rank.wait(60) for rank in ranks]
+        took = time.monotonic() - signalled
+        assert took < 10
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    assert statuses == [143, 143]
+    assert list(traces.glob(".*")) == []
+    for number in (0, 1):
+        (path,) = traces.glob(f"trace_rank{number}_*.gz")
+        trace = json.loads(gzip.decompress(path.read_bytes()))
+        steps = [e for e in trace["traceEvents"] if e.get("name", "").endswith("_one_step")]
+        assert len(steps) == 100
+        assert trace["fastvideo"]["world_size"] == 2
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Waits until ``condition`` holds, for a minute at most."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_a_chain_calls_the_handler_with_what_it_would_have_got() -> None:
