@@ -52,7 +52,7 @@ def import_extra(module: str, *, extra: str) -> ModuleType:
             raise
         message = (
             f"{module!r} is not installed; it belongs to the extra {extra!r}: "
-            f"run  pip install 'fastvideo[{extra}]'"
+            f"run  pip install '.[{extra}]'  in fastvideo's source tree"
         )
         raise MissingExtraError(message, name=module) from error
 

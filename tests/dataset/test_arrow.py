@@ -17,5 +17,5 @@ def test_missing_pyarrow_names_the_extra() -> None:
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
     )
-    assert "pip install 'fastvideo[train]'" in done.stdout
+    assert "pip install '.[train]'" in done.stdout
     assert "'pyarrow'" in done.stdout
