@@ -111,7 +111,7 @@ def _add_execution(group: Any) -> None:  # noqa: ANN401 - argparse's type is pri
         help="most tokens of a caption (default: 512)",
     )
     group.add_argument(
-        "--strict", action="store_true", help="exit with status 1 if any clip was skipped"
+        "--strict", action="store_true", help="exit with status 1 if anything was skipped"
     )
 
 
@@ -132,7 +132,8 @@ def run(args: argparse.Namespace) -> int:
     work = preprocess.preprocess_videos if args.task == "t2v" else preprocess.preprocess_captions
     with _progress_bar() as progress:
         report = work(config, progress=progress)
-    _print_report(report, config.out / preprocess.REPORT_NAME)
+    thing = "clip" if args.task == "t2v" else "caption"
+    _print_report(report, config.out / preprocess.REPORT_NAME, thing)
     return 0 if report.succeeded and not (args.strict and report.skipped) else 1
 
 
@@ -227,7 +228,7 @@ def _progress_bar() -> Iterator[_Bar]:
         yield _Bar(drawn)
 
 
-def _print_report(report: PreprocessReport, path: Path) -> None:
+def _print_report(report: PreprocessReport, path: Path, thing: str) -> None:
     from fastvideo.cli.help import print_table  # noqa: PLC0415 - beside the other rich import
 
     if report.skipped:
@@ -235,16 +236,16 @@ def _print_report(report: PreprocessReport, path: Path) -> None:
         hidden = len(report.skipped) - len(rows)
         if hidden:
             rows.append((f"and {hidden} more", f"see {path}"))
-        print_table("Skipped", ("clip", "reason"), rows)
-    print_table("Data set", ("item", "value"), _summary(report, path))
+        print_table("Skipped", (thing, "reason"), rows)
+    print_table("Data set", ("item", "value"), _summary(report, path, thing))
 
 
-def _summary(report: PreprocessReport, path: Path) -> list[tuple[str, ...]]:
+def _summary(report: PreprocessReport, path: Path, thing: str) -> list[tuple[str, ...]]:
     kinds: dict[str, int] = {}
     for skip in report.skipped:
         kinds[skip.kind] = kinds.get(skip.kind, 0) + 1
     rows = [
-        ("clips found", str(report.clips)),
+        (f"{thing}s found", str(report.clips)),
         ("finished by this run", str(report.finished_now)),
         ("finished before", str(report.finished_before)),
         *((f"skipped: {kind}", str(count)) for kind, count in sorted(kinds.items())),

@@ -31,7 +31,7 @@ TINY_MODELS = ("wan2.1",)
 _HUB_PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model")
 
 
-def resolve_model_path(init_from: str) -> Path:
+def resolve_model_path(init_from: str, *, option: str = "init_from") -> Path:
     """Returns a local directory in diffusers layout for a model named in a config.
 
     Safe to call from all ranks at once: downloads are locked by the hub client, and the tiny
@@ -41,6 +41,7 @@ def resolve_model_path(init_from: str) -> Path:
         init_from: A local directory, a Hugging Face id such as
             ``Wan-AI/Wan2.1-T2V-1.3B-Diffusers``, or ``tiny-random:wan2.1`` for a random model of
             about 0.6 MB that is made here and kept in the cache directory.
+        option: What the name was given as, for messages: a key or a command-line option.
 
     Returns:
         The absolute path of the directory.
@@ -51,7 +52,7 @@ def resolve_model_path(init_from: str) -> Path:
     """
     name = init_from.strip()
     if not name:
-        message = "init_from is empty; expected a model directory, a hub id or tiny-random:wan2.1"
+        message = f"{option} is empty; expected a model directory, a hub id or tiny-random:wan2.1"
         raise ConfigError(message)
     if name.startswith(TINY_SCHEME):
         return _tiny_model(name.removeprefix(TINY_SCHEME))
@@ -60,11 +61,11 @@ def resolve_model_path(init_from: str) -> Path:
         return check_model_directory(local.resolve())
     if _looks_like_path(name):
         message = (
-            f"init_from {init_from!r} is not a directory (looked in {Path.cwd()}); expected a "
+            f"{option} {init_from!r} is not a directory (looked in {Path.cwd()}); expected a "
             "model directory in diffusers layout"
         )
         raise ConfigError(message)
-    return check_model_directory(_download(name))
+    return check_model_directory(_download(name, option))
 
 
 def check_model_directory(directory: Path) -> Path:
@@ -228,15 +229,16 @@ def _tiny_model(name: str) -> Path:
     return tiny_assets.cached_tiny_wan_model(cache_directory())
 
 
-def _download(repo_id: str) -> Path:
+def _download(repo_id: str, option: str) -> Path:
     hub = import_extra("huggingface_hub", extra="train")
     try:
         path = hub.snapshot_download(repo_id, allow_patterns=list(_HUB_PATTERNS))
     except (OSError, ValueError) as error:
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        reason = (str(error).strip().partition("\n")[0] or type(error).__name__).rstrip(".") + "."
         message = (
-            f"init_from {repo_id!r} is not a directory below {Path.cwd()}, and no model of that "
-            f"name came from the Hugging Face hub or its cache: {reason}"
+            f"{option} {repo_id!r} is not a directory below {Path.cwd()}, and no model of that "
+            f"name came from the Hugging Face hub or its cache: {reason} Where the hub cannot be "
+            f"reached, download the model elsewhere and give its directory as {option}"
         )
         raise ConfigError(message) from error
     return Path(path)

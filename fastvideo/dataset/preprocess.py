@@ -301,7 +301,7 @@ class _Run:
         self.progress = progress
         self.report = PreprocessReport(dataset=str(config.out / DATASET_FOLDER))
         self._began = time.monotonic()
-        self._model_dir = resolve_model_path(config.model)
+        self._model_dir = resolve_model_path(config.model, option="--model")
         self._fingerprint = model_fingerprint(self._model_dir, components)
         self._embed_cached = lru_cache(maxsize=256)(self._embed)
 

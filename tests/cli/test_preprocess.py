@@ -117,8 +117,19 @@ def test_text_only_needs_no_videos(
     arguments = ["preprocess", "--task", "text_only", "--model", str(model), "--out"]
     prompts = ["--captions", str(tmp_path / "prompts.txt")]
     assert main([*arguments, str(tmp_path / "out"), *prompts]) == 0
-    assert "samples in the data set" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "samples in the data set" in out
+    assert "captions found" in out
+    assert "clip" not in out
     assert sum(get_parquet_files_and_length(str(tmp_path / "out"))[1]) == 2
+
+
+def test_an_unknown_model_is_blamed_on_its_option(
+    clips: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message names what was typed on the command line."""
+    assert main(command(clips.parent / "nomodel", clips, *FRAMES)) == 2
+    assert "/nomodel' is not a directory (looked in " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -129,7 +140,7 @@ def test_text_only_needs_no_videos(
         ([*FRAMES, "--num-frames", "8"], "error: num_frames is 8; expected 4k+1"),
         ([*FRAMES, "--device", "gpu"], "error: --device is 'gpu'; expected auto, cpu, cuda or"),
         ([*FRAMES, "--captions", "none.json"], "error: captions file none.json does not exist"),
-        ([*FRAMES, "--model", "./none"], "error: init_from './none' is not a directory"),
+        ([*FRAMES, "--model", "./none"], "error: --model './none' is not a directory"),
         ([*FRAMES, "--videos", "none"], "error: none is not a directory; expected a folder of"),
     ],
 )
