@@ -69,22 +69,19 @@ def reconcile_mesh(
     """
     replicate, shard = distributed.hsdp_replicate_dim, distributed.hsdp_shard_dim
     if replicate * shard != world_size:
-        asked = (
-            f"hsdp_replicate_dim {replicate} x hsdp_shard_dim {shard} "
-            f"does not make the {world_size} process(es) that were started"
-        )
         if strict:
             message = (
-                f"training.distributed: {asked}. Start {replicate * shard} processes, change the "
-                f"two keys, or unset FASTVIDEO_STRICT_MESH to let the mesh adapt"
+                f"training.distributed: hsdp_replicate_dim {replicate} x hsdp_shard_dim {shard} "
+                f"does not make the {world_size} process(es) that were started. Start "
+                f"{replicate * shard} processes, change the two keys, or unset "
+                f"FASTVIDEO_STRICT_MESH to let the mesh adapt"
             )
             raise ConfigError(message)
         distributed.hsdp_replicate_dim = replicate if world_size % replicate == 0 else 1
         distributed.hsdp_shard_dim = world_size // distributed.hsdp_replicate_dim
         logger.warning(
-            "training.distributed: %s; using %d x %d (FASTVIDEO_STRICT_MESH=1 refuses instead)",
-            asked,
-            distributed.hsdp_replicate_dim,
-            distributed.hsdp_shard_dim,
+            "training.distributed: a mesh of %d x %d does not fit %d process%s; using %d x %d",
+            *(replicate, shard, world_size, "" if world_size == 1 else "es"),
+            *(distributed.hsdp_replicate_dim, distributed.hsdp_shard_dim),
         )
     distributed.num_gpus = world_size

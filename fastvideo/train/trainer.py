@@ -189,8 +189,9 @@ class Trainer:
                 self._validate_method(method, step)
                 callbacks.on_validation_end(method, iteration=step)
         logger.info(
-            "finished %d steps in %.1f s, the last one is step %d",
+            "finished %d step%s in %.1f s, the last one is step %d",
             len(steps),
+            "" if len(steps) == 1 else "s",
             perf_counter() - start,
             steps[-1],
         )

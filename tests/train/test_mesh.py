@@ -38,7 +38,8 @@ def test_mesh_adapts_to_the_world_size(
         reconcile_mesh(mesh, world)
     assert _dims(mesh) == expected
     assert len(caplog.records) == 1
-    assert f"the {world} process(es)" in caplog.text
+    assert f"does not fit {world} process" in caplog.text
+    assert len(caplog.messages[0]) <= 100
 
 
 def test_fitting_mesh_is_kept_in_silence(caplog: pytest.LogCaptureFixture) -> None:
