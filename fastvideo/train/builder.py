@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from fastvideo.errors import ConfigError, did_you_mean
 from fastvideo.logger import init_logger
-from fastvideo.train.instantiate import TARGET, accepts_argument, instantiate, resolve_target
+from fastvideo.train.instantiate import (
+    TARGET,
+    TargetTypeError,
+    accepts_argument,
+    instantiate,
+    resolve_target,
+)
 from fastvideo.train.methods.base import TrainingMethod
 from fastvideo.train.models.base import ModelBase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from fastvideo.train.config import TrainingConfig
     from fastvideo.train.run_config import RunConfig
@@ -69,7 +75,7 @@ def _build_model(cfg: RunConfig, role: str) -> ModelBase:
             f"models.{role}: expected {spec[TARGET]} to make a ModelBase, "
             f"got {type(model).__module__}.{type(model).__qualname__}"
         )
-        raise TypeError(message)
+        raise TargetTypeError(message)
     return model
 
 
@@ -90,5 +96,14 @@ def _method_class(cfg: RunConfig) -> type[TrainingMethod]:
     found = resolve_target(target)
     if not inspect.isclass(found) or not issubclass(found, TrainingMethod):
         message = f"method.{TARGET}: expected {target} to be a TrainingMethod class, got {found!r}"
-        raise TypeError(message)
+        raise TargetTypeError(message)
+    _warn_unknown_keys(cfg.method, found.known_keys)
     return found
+
+
+def _warn_unknown_keys(section: Mapping[str, Any], known: frozenset[str] | None) -> None:
+    if known is None:
+        return
+    for key in section:
+        if key != TARGET and key not in known:
+            logger.warning("unknown key method.%s is ignored.%s", key, did_you_mean(key, known))

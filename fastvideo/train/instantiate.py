@@ -9,11 +9,19 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from fastvideo.errors import ConfigError, MissingExtraError, did_you_mean, nearest
+from fastvideo.errors import ConfigError, FastVideoError, MissingExtraError, did_you_mean, nearest
 
 TARGET = "_target_"
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class TargetImportError(FastVideoError, ImportError):
+    """A `_target_` names something that does not exist or cannot be imported."""
+
+
+class TargetTypeError(FastVideoError, TypeError):
+    """What a `_target_` names is of another kind, or cannot be called with the given keys."""
 
 
 def resolve_target(target: object) -> Any:  # noqa: ANN401 - a class or function of any kind
@@ -40,7 +48,7 @@ def resolve_target(target: object) -> Any:  # noqa: ANN401 - a class or function
             f"{TARGET} {target!r}: module {module_name!r} has no attribute {attribute!r}."
             f"{did_you_mean(attribute, public)}"
         )
-        raise ImportError(message, name=module_name) from error
+        raise TargetImportError(message, name=module_name) from error
 
 
 def instantiate(cfg: object, **extra: Any) -> Any:  # noqa: ANN401 - arguments of any target
@@ -61,7 +69,7 @@ def instantiate(cfg: object, **extra: Any) -> Any:  # noqa: ANN401 - arguments o
     """
     if not isinstance(cfg, Mapping):
         message = f"expected a mapping with {TARGET!r}, got {cfg!r} ({type(cfg).__name__})"
-        raise TypeError(message)
+        raise TargetTypeError(message)
     if TARGET not in cfg:
         message = f"{TARGET!r} is missing; the mapping has {sorted(map(str, cfg))}"
         raise KeyError(message)
@@ -97,7 +105,7 @@ def _accepted(
     ]
     if missing:
         message = f"{target} needs {', '.join(map(repr, missing))}; given: {sorted(arguments)}"
-        raise TypeError(message)
+        raise TargetTypeError(message)
     return arguments
 
 
@@ -132,7 +140,7 @@ def _import(name: str, target: str) -> Any:  # noqa: ANN401 - a module
             f"{TARGET} {target!r}: cannot import module {name!r} (for {attribute!r}): {error}."
             f"{_nearest_module(name)}"
         )
-        raise ImportError(message, name=name) from error
+        raise TargetImportError(message, name=name) from error
 
 
 def _nearest_module(name: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fastvideo.errors import ConfigError, did_you_mean
 from fastvideo.logger import init_logger
 from fastvideo.train.callbacks.callback import Callback
-from fastvideo.train.instantiate import instantiate
+from fastvideo.train.instantiate import TargetTypeError, instantiate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,5 +115,5 @@ def _build(name: str, config: object) -> Callback | None:
             f"callbacks.{name}: expected a Callback, but {target} gives "
             f"{type(callback).__name__}; derive it from fastvideo.train.callbacks.Callback"
         )
-        raise TypeError(message)
+        raise TargetTypeError(message)
     return callback

@@ -48,9 +48,12 @@ class TrainingMethod(nn.Module, ABC):
         cuda_generator: Random numbers of this rank on the student's device (also on CPU), made by
             :meth:`on_train_start` with ``training.data.seed`` + rank.
         update_region: Profiler region around optimizer and scheduler steps, if the method has one.
+        known_keys: The keys that ``method:`` may have besides ``_target_``; others are warned of.
+            None accepts any.
     """
 
     update_region: ClassVar[str | None] = None
+    known_keys: ClassVar[frozenset[str] | None] = None
 
     def __init__(self, *, cfg: Any, role_models: Mapping[str, ModelBase]) -> None:  # noqa: ANN401
         """Keeps the roles.

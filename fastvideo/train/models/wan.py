@@ -18,11 +18,12 @@ from fastvideo.distributed import (
     forget_forwards,
     get_fsdp_mesh,
     get_local_torch_device,
+    get_world_rank,
     get_world_size,
     mixed_precision_policy,
     shard_model,
 )
-from fastvideo.errors import ConfigError, did_you_mean
+from fastvideo.errors import ConfigError, DataError, did_you_mean
 from fastvideo.logger import init_logger
 from fastvideo.train.models import flow
 from fastvideo.train.models.base import ModelBase
@@ -30,6 +31,7 @@ from fastvideo.train.models.batch import TrainingBatch
 from fastvideo.train.models.conditioning import text_conditioning
 from fastvideo.train.models.data import build_training_dataloader
 from fastvideo.train.models.gradient_checkpointing import apply_gradient_checkpointing
+from fastvideo.train.models.latent_size import LatentSize, size_contradictions
 from fastvideo.train.models.negative_prompt import WAN_NEGATIVE_PROMPT, negative_prompt_embedding
 from fastvideo.train.models.precision import (
     compute_dtype,
@@ -52,6 +54,7 @@ logger = init_logger(__name__)
 DEFAULT_FLOW_SHIFT = 3.0
 TEXT_LEN = 512
 _SPATIAL_COMPRESSION = 8
+_TEMPORAL_COMPRESSION = 4
 _FORWARDS_REMEMBERED = 256
 
 _ATTENTION_BACKENDS = {
@@ -124,7 +127,7 @@ class WanModel(ModelBase):
         self._requires_negative = False
         self._latent_stats: tuple[Tensor, Tensor] | None = None
         self._vae: Any = None
-        self._warned_short_latents = False
+        self._compared_sizes = False
         self._frozen_forwards = 0
         override = _override(transformer_override_safetensor, ignored=disable_custom_init_weights)
         self.transformer = load_transformer(
@@ -266,7 +269,7 @@ class WanModel(ModelBase):
     def _text(self, raw: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         if raw.get("text_embedding") is None:
             message = f"text_embedding not found in the batch (it has {', '.join(sorted(raw))})"
-            raise ValueError(message)
+            raise DataError(message)
         text: Tensor = raw["text_embedding"].to(self.device, torch.float32, non_blocking=True)
         mask = raw.get("text_attention_mask")
         if mask is None:
@@ -286,18 +289,35 @@ class WanModel(ModelBase):
                 "vae_latent not found in the batch; use a data set of type t2v, or a method that "
                 "needs no latents, such as DMD2 with rollout_mode: simulate"
             )
-            raise ValueError(message)
-        wanted = self._training_config.data.num_latent_t
-        if raw_latents.shape[2] < wanted and not self._warned_short_latents:
-            self._warned_short_latents = True
-            logger.warning(
-                "latents have %d frames, fewer than training.data.num_latent_t = %d",
-                raw_latents.shape[2],
-                wanted,
-            )
-        cut = raw_latents[:, :, : wanted or None]
+            raise DataError(message)
+        self._compare_sizes(raw_latents)
+        cut = raw_latents[:, :, : self._training_config.data.num_latent_t or None]
         mean, std = self._stats()
         return (cut.to(self.device, torch.float32, non_blocking=True) - mean) / std
+
+    def _compare_sizes(self, raw_BCTHW: Tensor) -> None:
+        """Says once where the configured sizes are not those of the data, which counts."""
+        if self._compared_sizes:
+            return
+        self._compared_sizes = True
+        frames, height, width = raw_BCTHW.shape[2:]
+        found = size_contradictions(
+            self._training_config.data,
+            LatentSize(frames, height, width, *self._compression()),
+        )
+        if found and get_world_rank() == 0:
+            logger.warning(
+                "training.data does not describe the data set, whose own sizes are used: %s",
+                ", ".join(found),
+            )
+
+    def _compression(self) -> tuple[int, int]:
+        """Returns frames per latent frame, and pixels per latent pixel of each side."""
+        vae = read_component_config(self._base_dir, "vae")
+        return (
+            int(vae.get("scale_factor_temporal") or _TEMPORAL_COMPRESSION),
+            int(vae.get("scale_factor_spatial") or _SPATIAL_COMPRESSION),
+        )
 
     def _zero_shape(self) -> tuple[int, int, int, int]:
         """Returns [C, T, H, W] of the videos that ``training.data`` describes."""
@@ -307,8 +327,7 @@ class WanModel(ModelBase):
         if unset:
             message = f"{', '.join(unset)} must be set: the method makes latents of that size"
             raise ConfigError(message)
-        vae = read_component_config(self._base_dir, "vae")
-        factor = int(vae.get("scale_factor_spatial") or _SPATIAL_COMPRESSION)
+        factor = self._compression()[1]
         return (
             self._stats()[0].shape[1],
             data.num_latent_t,

@@ -306,13 +306,14 @@ def test_decoding_undoes_the_normalisation(
     torch.testing.assert_close(video, (expected / 2 + 0.5).clamp(0, 1))
 
 
-def test_a_cut_that_is_too_long_is_said_once(
+def test_sizes_that_are_not_those_of_the_data_are_said_once(
     config: TrainingConfig, model_dir: Path, raw: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Shorter latents are used as they are."""
-    config.data.num_latent_t = 5
+    """The latents are used as they are, and one warning names both sizes."""
+    config.data.num_latent_t, config.data.num_height = 5, 480
     model = _model(config, model_dir)
     for _ in range(2):
         batch = model.prepare_batch(raw, generator=_generator())
     assert batch.latents.shape[1] == 4
-    assert caplog.text.count("fewer than training.data.num_latent_t = 5") == 1
+    said = "num_height 480 (the data has 64), num_latent_t 5 (the data has 4)"
+    assert caplog.text.count(said) == 1

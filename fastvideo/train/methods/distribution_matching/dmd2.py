@@ -19,7 +19,7 @@ from fastvideo.distributed import get_world_group
 from fastvideo.errors import ConfigError
 from fastvideo.profiler import profiler_region
 from fastvideo.train.methods.base import TrainingMethod
-from fastvideo.train.methods.distribution_matching.dmd2_config import DMD2Config
+from fastvideo.train.methods.distribution_matching.dmd2_config import DMD2_KEYS, DMD2Config
 from fastvideo.train.methods.distribution_matching.rollout import draw_rollout
 from fastvideo.train.methods.optimizers import build_role_optimizer, schedule_plan
 from fastvideo.train.models.conditioning import guidance_pair
@@ -52,6 +52,7 @@ class DMD2Method(TrainingMethod):
     """
 
     update_region: ClassVar[str | None] = "distillation_update"
+    known_keys: ClassVar[frozenset[str] | None] = DMD2_KEYS
 
     def __init__(self, *, cfg: Any, role_models: Mapping[str, ModelBase]) -> None:  # noqa: ANN401
         """Checks roles and settings, prepares the student, and makes both optimizers.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,7 +34,7 @@ _ROLLOUT_MODES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class DMD2Config:
-    """What DMD2 is told. Attribute names are the YAML keys below `method`.
+    """What DMD2 is told. Attribute names are the YAML keys below `method`, see `DMD2_KEYS`.
 
     Attributes:
         rollout_mode: `simulate` samples from noise with the student; `data_latent` noises data.
@@ -129,6 +129,10 @@ class DMD2Config:
             return self.dmd_denoising_steps
         grid = scheduler.timesteps.tolist()
         return tuple(grid[len(grid) - max(1, round(step))] for step in self.dmd_denoising_steps)
+
+
+DMD2_KEYS: Final = frozenset(f.name for f in fields(DMD2Config)) - {"needs_negative_prompt"}
+"""The keys that the section may have; the one left out follows from others."""
 
 
 def _flag(method: Mapping[str, Any], key: str) -> bool:

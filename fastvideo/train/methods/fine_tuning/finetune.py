@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch.nn.functional import mse_loss
 
@@ -29,6 +29,8 @@ class FineTuneMethod(TrainingMethod):
     With ``training.model.precondition_outputs`` the clean latents that follow from the prediction
     are compared instead, which weights each sample by sigma².
     """
+
+    known_keys: ClassVar[frozenset[str] | None] = frozenset({"lr_step_rules"})
 
     def __init__(self, *, cfg: Any, role_models: Mapping[str, ModelBase]) -> None:  # noqa: ANN401
         """Prepares the student and its optimizer.
