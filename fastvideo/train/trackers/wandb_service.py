@@ -48,14 +48,25 @@ class WandbTracker:
     ) -> None:
         self._wandb: Any = import_extra("wandb", extra="train")
         log_dir.mkdir(parents=True, exist_ok=True)
+        mode = _mode()
         self._run: Any = self._wandb.init(
             project=project,
             config=dict(config or {}),
             dir=str(log_dir),
             entity=entity or None,
             name=run_name or None,
-            mode=_mode(),
+            mode=mode,
+            settings=self._wandb.Settings(**_verbosity(mode)),
         )
+        self._say_where()
+
+    def _say_where(self) -> None:
+        """Logs in one line what wandb would say in many."""
+        settings = self._run.settings
+        if settings.mode in {"offline", "dryrun"}:
+            logger.info("wandb records offline; upload with:  wandb sync %s", settings.sync_dir)
+        elif settings.mode != "disabled":
+            logger.info("wandb shows the run at %s", self._run.url)
 
     def log(self, metrics: Mapping[str, Scalar], step: int) -> None:
         """Logs scalars; wandb joins calls of the same step."""
@@ -93,6 +104,17 @@ def _mode() -> str | None:
         "'wandb sync', or set WANDB_API_KEY. WANDB_MODE=offline makes this line go away"
     )
     return "offline"
+
+
+def _verbosity(mode: str | None) -> dict[str, bool]:
+    """Returns how much wandb says: nothing when offline, and only the essential online.
+
+    ``WANDB_SILENT`` and ``WANDB_QUIET`` are left to decide where they are set.
+    """
+    if os.environ.get("WANDB_SILENT") or os.environ.get("WANDB_QUIET"):
+        return {}
+    effective = mode or os.environ.get("WANDB_MODE", "").strip().lower()
+    return {"quiet": True} if effective in {"", "online", "shared"} else {"silent": True}
 
 
 def _has_key() -> bool:
