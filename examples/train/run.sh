@@ -62,7 +62,7 @@ log_file() {
   printf '%s.log' "$name"
 }
 
-# Ctrl-C and SIGTERM go to torchrun as SIGTERM: it hands them to every rank, waits for them, and
+# Ctrl-C and SIGTERM go to the launcher as SIGTERM: it hands them to every rank, waits for them, and
 # leaves nobody behind. SIGINT itself would not do, since background jobs of a script ignore it.
 forward() {
   stopped_by="$1"
@@ -120,11 +120,16 @@ trainer="" stopped_by=0
 trap 'forward 2' INT
 trap 'forward 15' TERM HUP
 # `fastvideo train` checks the run file, fills in what was left open above, and then becomes
-#   python -m torch.distributed.run … -m fastvideo.train.entrypoint.train --config CONFIG …
+#   python -m fastvideo.train.entrypoint.launch … -m fastvideo.train.entrypoint.train --config …
+# which takes torchrun's options and starts the processes as torchrun does.
 "$python" -m fastvideo.cli train --config "$config" "$@" >&3 2>&1 3>&- &
 trainer=$!
 status=0
 wait_for_trainer || status=$?
 close_log
+if [[ "$status" -eq 2 && "$stopped_by" -eq 0 ]]; then # a mistake in the call: nothing has run
+  rm -f -- "$log"
+  printf 'run.sh: nothing has run, so there is no log\n' >&2
+fi
 [[ "$stopped_by" -eq 0 ]] || status=$((128 + stopped_by))
 exit "$status"

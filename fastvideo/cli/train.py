@@ -1,16 +1,19 @@
-"""`fastvideo train`: checks the run file, then becomes torchrun."""
+"""`fastvideo train`: checks the run file, then becomes the launcher."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from fastvideo.errors import ConfigError, import_extra
+from fastvideo.errors import ConfigError, FastVideoError, import_extra
 from fastvideo.train.entrypoint.arguments import TrainArguments, add_arguments, collect_arguments
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
 _DESCRIPTION = """\
 Trains from a run file, with one process per GPU of this machine; on a machine without
@@ -39,25 +42,65 @@ def add_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type is pr
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replaces this process by torchrun, so that signals and the exit status are torchrun's.
+    """Replaces this process by the launcher, so that signals and the exit status are its own.
 
     Args:
         args: The parsed options; `args.rest` holds the overrides.
 
     Raises:
-        ConfigError: The run file, an override or a number in the environment is wrong.
+        ConfigError: The run file, an override or a variable of the environment is wrong.
     """
     import_extra("yaml", extra="train")
     from fastvideo.train.launcher import plan_launch  # noqa: PLC0415 - needs the extra
+    from fastvideo.train.preflight import (  # noqa: PLC0415 - needs the extra
+        check_environment,
+        check_run,
+    )
     from fastvideo.train.run_config import load_run_config  # noqa: PLC0415 - needs the extra
 
     if args.num_gpus is not None and args.num_gpus < 1:
         message = f"--num-gpus: expected a whole number of at least 1, got {args.num_gpus}"
         raise ConfigError(message)
     arguments: TrainArguments = collect_arguments(args, args.rest)
-    load_run_config(arguments.config, arguments.overrides)
+    with _warnings_if_it_fails():
+        check_environment()
+        cfg = load_run_config(arguments.config, arguments.overrides)
+        check_run(cfg, dry_run=arguments.dry_run)
     plan = plan_launch(arguments, os.environ, num_gpus=args.num_gpus)
     for note in plan.notes:
         sys.stderr.write(f"fastvideo: {note}\n")
     sys.stderr.flush()
     os.execve(plan.argv[0], plan.argv, dict(plan.environ))  # noqa: S606 - fixed program, no shell
+
+
+class _Collected(logging.Handler):
+    """Keeps records instead of writing them."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keeps the record."""
+        self.records.append(record)
+
+
+@contextmanager
+def _warnings_if_it_fails() -> Iterator[None]:
+    """Shows warnings of the body only above an error that they may explain.
+
+    Otherwise rank 0 reads the same file in a moment and warns in the log of the run.
+    """
+    root = logging.getLogger("fastvideo")
+    collected = _Collected()
+    propagate, root.propagate = root.propagate, False
+    root.addHandler(collected)
+    try:
+        yield
+    except FastVideoError:
+        for record in collected.records:
+            sys.stderr.write(f"warning: {record.getMessage()}\n")
+        raise
+    finally:
+        root.removeHandler(collected)
+        root.propagate = propagate

@@ -124,13 +124,32 @@ def get_parquet_files_and_length(path: DataPath) -> tuple[tuple[str, ...], tuple
     return tuple(name for name, _ in entries), tuple(rows for _, rows in entries)
 
 
-def _root_files(path: str) -> list[tuple[str, int]]:
+def check_data_path(path: DataPath) -> None:
+    """Refuses a data path with a root that does not exist; nothing is opened.
+
+    Args:
+        path: See :func:`parse_data_path_specs`.
+
+    Raises:
+        MissingDataError: A root is neither a directory nor a file.
+        ConfigError: A repeat is no whole number.
+    """
+    for spec in parse_data_path_specs(path):
+        _existing_root(spec.path)
+
+
+def _existing_root(path: str) -> Path:
     root = Path(path).expanduser().absolute()
-    if root.is_file():
-        return [(str(root), count_rows(root))]
-    if not root.is_dir():
+    if not root.is_dir() and not root.is_file():
         message = f"{_WHERE}: {path!r} is neither a directory nor a file (seen as {root})"
         raise MissingDataError(message)
+    return root
+
+
+def _root_files(path: str) -> list[tuple[str, int]]:
+    root = _existing_root(path)
+    if root.is_file():
+        return [(str(root), count_rows(root))]
     keys = list(_list_parquet_files(root))
     rows = _count_all(root, keys) if len(keys) < _CACHE_FROM_FILES else _cached_rows(root, keys)
     return [(str(root / key.name), rows[key]) for key in keys]

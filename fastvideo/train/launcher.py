@@ -1,4 +1,4 @@
-"""What torchrun is started with: processes, ports and environment, decided from this machine.
+"""What the launch is started with: processes, ports and environment, decided from this machine.
 
 Works without a GPU, without `nvidia-smi`, without a Weights & Biases key, and beside other runs on
 the same machine. It only plans; `fastvideo train` and `examples/train/run.sh` start the plan.
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from fastvideo.train.entrypoint.arguments import TrainArguments
 
+LAUNCHER = "fastvideo.train.entrypoint.launch"
+"""The program that is torchrun with checks before and a short report after."""
+
 ENTRY_POINT = "fastvideo.train.entrypoint.train"
 LOOPBACK = "127.0.0.1"
 SHARED_PORT = 29501
@@ -34,7 +37,7 @@ _NVIDIA_SMI_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """One launch of torchrun.
+    """One launch of the trainer.
 
     Attributes:
         argv: The command line.
@@ -80,7 +83,7 @@ def plan_launch(
     environment = _environment(environ, on_cpu=gpus == 0, notes=notes)
     argv = (
         sys.executable,
-        *("-m", "torch.distributed.run"),
+        *("-m", LAUNCHER),
         *_rendezvous(environ),
         *("--nproc_per_node", str(processes)),
         *("-m", ENTRY_POINT, "--config", str(arguments.config)),

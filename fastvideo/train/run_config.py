@@ -17,7 +17,7 @@ from fastvideo.train.mesh import reject_model_parallel, resolve_shard_dim
 from fastvideo.train.options import as_float, as_mapping
 from fastvideo.train.overrides import apply_overrides, parse_overrides, unknown_path
 from fastvideo.train.typed_section import Leaf, build_section, leaves
-from fastvideo.train.yaml_file import read_yaml
+from fastvideo.train.yaml_file import MissingRunFileError, read_yaml
 
 logger = init_logger(__name__)
 
@@ -191,7 +191,7 @@ def _read_json(path: str) -> object:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         message = f"pipeline: the file {path} does not exist"
-        raise FileNotFoundError(message) from error
+        raise MissingRunFileError(message) from error
     except (OSError, ValueError) as error:
         message = f"pipeline: {path} cannot be read as JSON: {error}"
         raise ConfigError(message) from error

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import yaml
 
-from fastvideo.errors import ConfigError
+from fastvideo.errors import ConfigError, FastVideoError
 from fastvideo.logger import init_logger
 
 if TYPE_CHECKING:
@@ -38,7 +38,31 @@ class _RunFileLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-_RunFileLoader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
+@final
+class _RunFileDumper(yaml.SafeDumper):
+    """Puts text in quotes where the loader would take it for a number, and repeats no anchors."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        """Writes a value that occurs twice in full both times."""
+        del data
+        return True
+
+
+for _kind in (_RunFileLoader, _RunFileDumper):
+    _kind.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
+
+
+class MissingRunFileError(FastVideoError, FileNotFoundError):
+    """A run file, or a file that it names, does not exist."""
+
+
+def dump_yaml(content: Any) -> str:  # noqa: ANN401 - YAML holds anything
+    """Returns plain values as YAML that :func:`parse_yaml` reads back as they are.
+
+    Args:
+        content: Mappings, lists, text, numbers, truth values and None.
+    """
+    return yaml.dump(content, Dumper=_RunFileDumper, sort_keys=False, allow_unicode=True)
 
 
 def parse_yaml(text: str, *, where: str) -> Any:  # noqa: ANN401 - YAML holds anything
@@ -66,7 +90,7 @@ def read_yaml(path: Path) -> Any:  # noqa: ANN401 - YAML holds anything
     """Reads a YAML file.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        MissingRunFileError: There is no such file (a `FileNotFoundError`).
         ConfigError: The path is a directory, or the file is not YAML in UTF-8.
     """
     if path.is_dir():
@@ -74,7 +98,7 @@ def read_yaml(path: Path) -> Any:  # noqa: ANN401 - YAML holds anything
         raise ConfigError(message)
     if not path.exists():
         message = f"config {path} does not exist"
-        raise FileNotFoundError(message)
+        raise MissingRunFileError(message)
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

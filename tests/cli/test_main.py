@@ -215,16 +215,17 @@ def run_file(tmp_path: Path) -> Path:
     """A run file that loads."""
     path = tmp_path / "run.yaml"
     path.write_text(
-        "models: {student: {_target_: a.B}}\nmethod: {_target_: a.C}\ntraining: {}\n",
+        "models: {student: {_target_: a.B}}\nmethod: {_target_: a.C}\n"
+        "training: {loop: {max_train_steps: 3}}\n",
         encoding="utf-8",
     )
     return path
 
 
-def test_train_becomes_torchrun(
+def test_train_becomes_the_launcher(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], run_file: Path
 ) -> None:
-    """The process is replaced by torchrun with the trainer's words, and notes are printed."""
+    """The process is replaced by the launcher with the trainer's words, and notes are printed."""
     started: list[tuple[str, tuple[str, ...], dict[str, str]]] = []
 
     def replace(program: str, argv: tuple[str, ...], environ: dict[str, str]) -> NoReturn:
@@ -251,6 +252,9 @@ def test_train_becomes_torchrun(
         (["--training.loop.max_train_step=1"], "Did you mean --training.loop.max_train_steps?"),
         (["--num-gpus", "0"], "--num-gpus: expected a whole number of at least 1, got 0"),
         (["stray"], "unexpected argument 'stray'"),
+        (["--training.loop.max_train_steps=0"], "training.loop.max_train_steps: expected a whole"),
+        (["--training.tracker.trackers=[jsnl]"], "Did you mean 'jsonl'?"),
+        (["--callbacks.validation.every_steps=9"], "--callbacks.validation.every_steps 0"),
     ],
 )
 def test_train_checks_before_it_starts(
@@ -268,10 +272,22 @@ def test_train_checks_before_it_starts(
     assert len(errors.splitlines()) == 1
 
 
+def test_train_explains_an_error_with_the_warnings_before_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], run_file: Path
+) -> None:
+    """A mistyped section is named above what is missing because of it."""
+    monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("started"))
+    run_file.write_text(run_file.read_text().replace("loop:", "loopp:"), encoding="utf-8")
+    assert cli.main(["train", "--config", str(run_file)]) == 2
+    warning, error = capsys.readouterr().err.splitlines()
+    assert warning == ("warning: unknown key training.loopp is ignored. Did you mean 'loop'?")
+    assert error.startswith("error: training.loop.max_train_steps: expected")
+
+
 def test_train_without_the_extra_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], run_file: Path
 ) -> None:
     """Without PyYAML the error names the extra."""
     monkeypatch.setitem(sys.modules, "yaml", None)
     assert cli.main(["train", "--config", str(run_file)]) == 2
-    assert "pip install 'fastvideo[train]'" in capsys.readouterr().err
+    assert "pip install '.[train]'" in capsys.readouterr().err

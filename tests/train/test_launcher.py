@@ -92,7 +92,7 @@ def test_free_port_can_be_bound() -> None:
 def test_command_line_ends_with_the_trainers_words() -> None:
     """The entry point is started with config, flags and overrides, blanks kept."""
     plan = _plan()
-    assert plan.argv[:3] == (sys.executable, "-m", "torch.distributed.run")
+    assert plan.argv[:3] == (sys.executable, "-m", "fastvideo.train.entrypoint.launch")
     assert plan.argv[-6:] == (
         *("-m", "fastvideo.train.entrypoint.train"),
         *("--config", "my runs/a.yaml", "--training.data.seed", "7"),

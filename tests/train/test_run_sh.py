@@ -235,6 +235,8 @@ def test_mistake_in_an_override_is_one_line(
     assert result.returncode == 2
     assert "error: unknown override --training.loop.max_step" in result.stdout
     assert "Traceback" not in result.stdout
+    assert "nothing has run, so there is no log" in result.stderr
+    assert list(Path(environ["LOG_DIR"]).iterdir()) == []
 
 
 def _wait_for_ready(process: subprocess.Popen[str]) -> int:
@@ -292,6 +294,7 @@ def test_signals_end_the_training_well(
         output, _ = process.communicate(timeout=60)
         assert process.returncode == 128 + number
         assert "writing what is pending" in output
+        assert "Traceback" not in output
         assert not _is_running(rank)
         lines = (tmp_path / "out" / "tracker" / "metrics.jsonl").read_text(encoding="utf-8")
         assert lines.endswith("}\n")
@@ -342,7 +345,9 @@ def test_failing_training_shows_its_traceback(
     result = _run(config, "--method.fail_at=2", env=_real(environ), cwd=tmp_path)
     assert result.returncode == 1
     assert "Traceback (most recent call last)" in result.stdout
-    assert "RuntimeError: broken on purpose at step 2" in result.stdout
+    assert result.stdout.count("Traceback (most recent call last)") == 1
+    assert result.stdout.count("RuntimeError: broken on purpose at step 2") == 2
+    assert "ended with status 1: RuntimeError: broken on purpose" in result.stdout
     metrics = tmp_path / "out" / "tracker" / "metrics.jsonl"
     assert len(metrics.read_text(encoding="utf-8").splitlines()) == 1
     (log,) = Path(environ["LOG_DIR"]).glob("*.log")

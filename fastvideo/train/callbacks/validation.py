@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from fastvideo.errors import ConfigError
+from fastvideo.errors import nearest
+from fastvideo.logger import init_logger
 from fastvideo.train.callbacks.callback import Callback
 from fastvideo.train.options import as_bool, as_float, as_int, as_text, reject_value
+from fastvideo.train.preflight import reject_validation
 
 if TYPE_CHECKING:
     from fastvideo.train.methods.base import TrainingMethod
+
+logger = init_logger(__name__)
 
 _WHERE = "callbacks.validation"
 
@@ -95,6 +99,7 @@ class ValidationCallback(Callback):
         self.attn_qat_infer = _flag("attn_qat_infer", attn_qat_infer)
         self.metrics = _names_or_mapping("metrics", metrics)
         self.pipeline_kwargs = dict(pipeline_kwargs)
+        _warn_similar(pipeline_kwargs, [name for name in vars(self) if name != "pipeline_kwargs"])
 
     def on_train_start(self, method: TrainingMethod, iteration: int = 0) -> None:
         """Refuses a run that asks for validation samples.
@@ -107,12 +112,15 @@ class ValidationCallback(Callback):
             ConfigError: ``every_steps`` is more than 0.
         """
         del method, iteration
-        if self.every_steps > 0:
-            message = (
-                f"{_WHERE}.every_steps is {self.every_steps}, but validation sampling is not "
-                "available in this version; switch it off with --callbacks.validation.every_steps 0"
-            )
-            raise ConfigError(message)
+        reject_validation(self.every_steps)
+
+
+def _warn_similar(pipeline_kwargs: Mapping[str, object], known: list[str]) -> None:
+    """Any key is passed to the pipeline, so one that is nearly ours is probably mistyped."""
+    for key in pipeline_kwargs:
+        match = nearest(key, known)
+        if match is not None:
+            logger.warning("%s.%s is passed to the pipeline. Did you mean %r?", _WHERE, key, match)
 
 
 def _text(key: str, value: object) -> str:

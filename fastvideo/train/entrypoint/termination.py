@@ -23,9 +23,17 @@ _REPEAT_S = 2.0
 
 
 class Terminated(SystemExit):
-    """The process was asked to end; the exit status is 128 plus the signal's number."""
+    """The process was asked to end; the exit status is 128 plus the signal's number.
+
+    Attributes:
+        status: The exit status.
+        signal: What asked for it.
+        leaves_work: Whether a thread still works on what others finish if this process ends, so
+            that it must not be waited for.
+    """
 
     def __init__(self, number: int) -> None:
+        self.leaves_work = False
         self.status = _SIGNAL_STATUS + number
         super().__init__(self.status)
         self.signal = signal.Signals(number)

@@ -2,8 +2,9 @@
 
     python -m fastvideo.train.entrypoint.train --config run.yaml --training.data.seed 7
 
-An exception ends the process with status 1 and its traceback, SIGTERM and SIGINT with 128 plus the
-signal's number; kernel traces, trackers and the process group are closed in every case.
+A mistake of the user ends the process with status 1 and its message, any other exception with its
+traceback, SIGTERM and SIGINT with 128 plus the signal's number; kernel traces, trackers and the
+process group are closed in every case.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import tempfile
+import threading
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -26,7 +29,7 @@ from fastvideo.distributed import (
     maybe_init_distributed_environment_and_model_parallel,
 )
 from fastvideo.distributed.collective_wait import CollectiveWait, set_collective_wait
-from fastvideo.errors import ConfigError
+from fastvideo.errors import FastVideoError
 from fastvideo.logger import configure_logging, init_logger
 from fastvideo.observability import TelemetryConfig
 from fastvideo.observability import start as start_telemetry
@@ -34,25 +37,31 @@ from fastvideo.observability.logs import log_formatter
 from fastvideo.profiler import get_or_create_profiler, profiler_region
 from fastvideo.train.builder import build_from_config
 from fastvideo.train.entrypoint.arguments import TrainArguments, parse_arguments
+from fastvideo.train.entrypoint.mistakes import tell_mistake
 from fastvideo.train.entrypoint.termination import Terminated, terminate_by_exception
 from fastvideo.train.mesh import reconcile_mesh
+from fastvideo.train.preflight import LATEST, check_environment, check_run
 from fastvideo.train.run_config import RunConfig, load_run_config
 from fastvideo.train.trainer import Trainer
+from fastvideo.train.yaml_file import dump_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fastvideo.observability import Telemetry
-    from fastvideo.train.config import TrainingConfig
+    from fastvideo.profiler import TorchProfilerController
+    from fastvideo.train.config import CheckpointConfig
     from fastvideo.train.methods.base import TrainingMethod
 
 logger = init_logger("fastvideo.train.entrypoint.train")  # __name__ is __main__ under torchrun
 
 RUN_FILE_NAME = "run.yaml"
-"""Name under which the tracker keeps the run file."""
+"""Name under which the tracker keeps the run file, as it is after overrides."""
 
-_LATEST = "latest"
+_TRACING_S: Final = 3.0
 _CONFIG_MODULES = (
+    "fastvideo.train.builder",
+    "fastvideo.train.callbacks.validation",
     "fastvideo.train.mesh",
     "fastvideo.train.run_config",
     "fastvideo.train.typed_section",
@@ -70,6 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         0. Anything else leaves as an exception.
     """
     arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
+    check_environment()
     rank = get_world_rank()
     form = log_formatter(envs.FASTVIDEO_LOG_FORMAT, rank=rank)
     configure_logging(envs.FASTVIDEO_LOG_LEVEL, rank=rank, formatter=form)
@@ -80,31 +90,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def reject_unavailable(training: TrainingConfig) -> None:
-    """Refuses what this version cannot do, before anything is loaded.
+def run_program(argv: Sequence[str] | None = None) -> int:
+    """Trains in a process of its own, which is about to end.
 
     Args:
-        training: The typed section.
+        argv: As for :func:`main`.
 
-    Raises:
-        ConfigError: Attention is to be sparse, checkpoints are to be saved, or the run is to
-            continue from one. Resuming from "latest" where there is no checkpoint starts afresh
-            and is fine.
+    Returns:
+        0, or 1 for a mistake of the user, which is said in one line. Other exceptions pass.
     """
-    if training.vsa.sparsity > 0:
-        message = (
-            f"training.vsa.sparsity: sparse attention is not available in this version, "
-            f"got {training.vsa.sparsity}. Set --training.vsa.sparsity 0 for dense attention"
-        )
-        raise ConfigError(message)
-    _reject_checkpoints(training)
+    try:
+        return main(argv)
+    except FastVideoError as error:
+        tell_mistake(error, rank=get_world_rank())
+        return 1
+    except Terminated as stop:
+        if stop.leaves_work:  # exit handlers would wait for it
+            logging.shutdown()
+            sys.stdout.flush()
+            os._exit(stop.status)
+        raise
 
 
 def _run(arguments: TrainArguments) -> None:
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
     cfg = load_run_config(arguments.config, arguments.overrides)
-    reject_unavailable(cfg.training)
+    check_run(cfg, dry_run=arguments.dry_run)
+    _say_if_afresh(cfg.training.checkpoint)
     mesh = cfg.training.distributed
     reconcile_mesh(mesh, get_world_size(), strict=envs.FASTVIDEO_STRICT_MESH)
     controller = telemetry = error = None
@@ -123,7 +136,7 @@ def _run(arguments: TrainArguments) -> None:
             return
         if telemetry is not None:
             _observe(telemetry, cfg, method)
-        _train(cfg, arguments.config, method, dataloader=dataloader, start_step=start_step)
+        _train(cfg, method, dataloader=dataloader, start_step=start_step)
     except BaseException as stop:
         error = stop
         if isinstance(stop, Terminated):
@@ -131,7 +144,7 @@ def _run(arguments: TrainArguments) -> None:
         raise
     finally:
         if controller is not None:
-            controller.stop()
+            _stop_tracing(controller, error)
         cleanup_dist_env_and_memory()
         set_collective_wait(None)
         if telemetry is not None:
@@ -148,20 +161,51 @@ def _observe(telemetry: Telemetry, cfg: RunConfig, method: TrainingMethod) -> No
 
 def _train(
     cfg: RunConfig,
-    config_path: Path,
     method: TrainingMethod,
     *,
     dataloader: Any,  # noqa: ANN401 - any iterable of batches
     start_step: int,
 ) -> None:
     trainer = Trainer(cfg.training, config=cfg.resolved_config(), callback_configs=cfg.callbacks)
-    trainer.tracker.log_file(config_path, name=RUN_FILE_NAME)
+    if get_world_rank() == 0:
+        _keep_run_file(cfg, trainer)
     trainer.run(
         method,
         dataloader=dataloader,
         max_steps=cfg.training.loop.max_train_steps,
         start_step=start_step,
     )
+
+
+def _keep_run_file(cfg: RunConfig, trainer: Trainer) -> None:
+    """Hands the run file with its overrides to the trackers; it reproduces the run by itself."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, RUN_FILE_NAME)
+        path.write_text(dump_yaml(cfg.raw), encoding="utf-8")
+        trainer.tracker.log_file(path, name=RUN_FILE_NAME)
+
+
+def _say_if_afresh(checkpoint: CheckpointConfig) -> None:
+    if checkpoint.resume_from_checkpoint == LATEST:  # with a checkpoint there, it was refused
+        where = checkpoint.output_dir or "any output directory"
+        logger.info("resume_from_checkpoint is latest: no checkpoint in %s, starting afresh", where)
+
+
+def _stop_tracing(controller: TorchProfilerController, error: BaseException | None) -> None:
+    """Closes kernel tracing; after a signal the exports are left to their helper process.
+
+    Other ranks may wait in a collective for this one, and only its end lets them go, so it must
+    not wait long.
+    """
+    if not isinstance(error, Terminated):
+        controller.stop()
+        return
+    stopping = threading.Thread(target=controller.stop, name="stop-tracing", daemon=True)
+    stopping.start()
+    stopping.join(_TRACING_S)
+    if stopping.is_alive():
+        error.leaves_work = True
+        logger.warning("kernel traces are still being exported; their helper process goes on")
 
 
 def _report_dry_run(cfg: RunConfig, method: TrainingMethod, settings: TelemetryConfig) -> None:
@@ -176,40 +220,6 @@ def _report_dry_run(cfg: RunConfig, method: TrainingMethod, settings: TelemetryC
         logger.info("telemetry: %s: %s", name, value)
 
 
-def _reject_checkpoints(training: TrainingConfig) -> None:
-    checkpoint = training.checkpoint
-    key = "training.checkpoint.training_state_checkpointing_steps"
-    if checkpoint.training_state_checkpointing_steps > 0:
-        message = (
-            f"{key}: saving checkpoints is not available in this version, "
-            f"got {checkpoint.training_state_checkpointing_steps}. Set --{key} 0"
-        )
-        raise ConfigError(message)
-    resume = checkpoint.resume_from_checkpoint
-    found = _checkpoints(checkpoint.output_dir)
-    if not resume or (resume == _LATEST and not found):
-        return
-    key = "training.checkpoint.resume_from_checkpoint"
-    what = f"{resume!r}, which is {found[-1]}" if resume == _LATEST else repr(resume)
-    message = (
-        f"{key}: resuming is not available in this version, got {what}. "
-        f"Start afresh with --{key} null"
-    )
-    raise ConfigError(message)
-
-
-def _checkpoints(output_dir: str) -> list[Path]:
-    """Returns complete checkpoints below a run's output directory, oldest step first."""
-    if not output_dir:
-        return []
-    found = {}
-    for path in Path(output_dir).expanduser().glob("checkpoint-*/dcp"):
-        step = path.parent.name.removeprefix("checkpoint-")
-        if step.isdecimal():
-            found[int(step)] = path.parent
-    return [found[step] for step in sorted(found)]
-
-
 def _leave_config_warnings_to_rank_zero() -> None:
     """All ranks read the same file; one of them complaining is enough."""
     for name in _CONFIG_MODULES:
@@ -218,4 +228,4 @@ def _leave_config_warnings_to_rank_zero() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(record(main)())
+    sys.exit(record(run_program)())

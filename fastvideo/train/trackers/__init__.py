@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fastvideo.train.trackers.build import SUPPORTED_TRACKERS, build_tracker, initialize_trackers
+from fastvideo.train.tracker_names import SUPPORTED_TRACKERS
+from fastvideo.train.trackers.build import build_tracker, initialize_trackers
 from fastvideo.train.trackers.jsonl import JsonlTracker
 from fastvideo.train.trackers.step_tracker import StepTracker
 from fastvideo.train.trackers.tracker import TrackedVideo, Tracker, TrackerBackend

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from fastvideo.distributed import get_world_rank
-from fastvideo.errors import ConfigError, did_you_mean
+from fastvideo.train.tracker_names import checked_tracker_names
 from fastvideo.train.trackers.jsonl import JsonlTracker
 from fastvideo.train.trackers.swanlab_service import SwanlabTracker
 from fastvideo.train.trackers.tensorboard import TensorBoardTracker
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from fastvideo.train.config import TrainingConfig
     from fastvideo.train.trackers.tracker import TrackerBackend
-
-SUPPORTED_TRACKERS: Final = ("jsonl", "none", "swanlab", "tensorboard", "wandb")
 
 
 def initialize_trackers(
@@ -34,7 +32,8 @@ def initialize_trackers(
     """Starts trackers; all names are checked before any of them is started.
 
     Args:
-        names: Some of :data:`SUPPORTED_TRACKERS`. ``none`` adds nothing.
+        names: Some of :data:`~fastvideo.train.tracker_names.SUPPORTED_TRACKERS`;
+            ``none`` adds nothing.
         experiment_name: Project at the services.
         config: The run's configuration, for people to look up.
         log_dir: Directory for everything that is written locally.
@@ -50,7 +49,7 @@ def initialize_trackers(
     """
     backends: list[TrackerBackend] = []
     try:
-        for name in _checked([names] if isinstance(names, str) else names):
+        for name in checked_tracker_names([names] if isinstance(names, str) else names):
             backend = _start(name, experiment_name, config, Path(log_dir), entity, run_name)
             backends.append(backend)
     except BaseException:
@@ -71,7 +70,7 @@ def build_tracker(
     wanted = training_config.tracker
     names = list(wanted.trackers) or (["wandb"] if wanted.project_name else [])
     if get_world_rank() != 0:
-        _checked(names)
+        checked_tracker_names(names)
         return Tracker()
     return initialize_trackers(
         names,
@@ -81,22 +80,6 @@ def build_tracker(
         entity=wanted.entity or None,
         run_name=wanted.run_name or None,
     )
-
-
-def _checked(names: Sequence[str]) -> list[str]:
-    """Returns the names in lower case, each once, without ``none``."""
-    chosen: list[str] = []
-    for given in names:
-        name = str(given).strip().lower()
-        if name not in SUPPORTED_TRACKERS:
-            message = (
-                f"training.tracker.trackers: {given!r} is not supported; choose from "
-                f"{', '.join(SUPPORTED_TRACKERS)}.{did_you_mean(name, SUPPORTED_TRACKERS)}"
-            )
-            raise ConfigError(message)
-        if name not in chosen and name != "none":
-            chosen.append(name)
-    return chosen
 
 
 def _start(

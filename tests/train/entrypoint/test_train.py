@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,8 @@ import yaml
 
 from fastvideo.errors import ConfigError
 from fastvideo.profiler import RecordingSink, attach, detach
-from fastvideo.train.config import TrainingConfig
 from fastvideo.train.entrypoint import train
+from fastvideo.train.entrypoint.termination import Terminated
 from fastvideo.train.run_config import load_run_config
 
 if TYPE_CHECKING:
@@ -95,8 +96,9 @@ def test_run_trains_and_keeps_the_run_file(run_file: Path) -> None:
         ("exit", "training_train"),
     ]
     assert [line["step"] for line in _metrics(run_file)] == [1, 2]
-    kept = run_file.parent / "out" / "tracker" / train.RUN_FILE_NAME
-    assert kept.read_bytes() == run_file.read_bytes()
+    kept = load_run_config(run_file.parent / "out" / "tracker" / train.RUN_FILE_NAME)
+    words = ["--training.loop.max_train_steps", "2"]
+    assert kept.raw == load_run_config(run_file, words).raw
     assert torch.backends.cudnn.deterministic is True
     assert torch.backends.cudnn.benchmark is False
 
@@ -109,6 +111,55 @@ def test_dry_run_builds_and_stops(run_file: Path, capsys: pytest.CaptureFixture[
         capsys.readouterr().err
     )
     assert not (run_file.parent / "out").exists()
+
+
+@pytest.mark.usefixtures("_in_process")
+def test_latest_without_a_checkpoint_is_said(
+    run_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who asks to go on where there is nothing learns that the run starts afresh."""
+    train.main(["--config", str(run_file), "--dry-run", "--resume-from-checkpoint", "latest"])
+    assert capsys.readouterr().err.count("out, starting afresh") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--training.loop.max_train_steps=0"], "training.loop.max_train_steps: expected"),
+        (["--method._target_=toy_run.ToyMethd"], "Did you mean 'ToyMethod'?"),
+        (["--models.student={_target_: toy_run.ToyModel}"], "needs 'init_from'; given"),
+    ],
+)
+def test_mistake_of_the_user_is_one_line(run_file: Path, words: list[str], said: str) -> None:
+    """No traceback, status 1, and the line names the mistake."""
+    child = _start(run_file, *words)
+    _, errors = child.communicate(timeout=120)
+    assert child.returncode == 1
+    assert "Traceback" not in errors
+    (line,) = (line for line in errors.splitlines() if not line.startswith("INFO "))
+    assert line.startswith("ERROR ")
+    assert said in line
+
+
+@pytest.mark.usefixtures("_in_process")
+def test_exports_of_a_stopped_run_are_not_waited_for(
+    run_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other ranks wait for the end of this one, so what a helper finishes does not hold it up."""
+    finished = threading.Event()
+
+    class Controller:
+        def stop(self) -> None:
+            finished.wait(60)
+
+    monkeypatch.setattr(train, "get_or_create_profiler", lambda directory: Controller())
+    monkeypatch.setattr(train, "_TRACING_S", 0.01)
+    try:
+        with pytest.raises(Terminated) as caught:
+            train.main(["--config", str(run_file), "--method.sigterm_at=2"])
+    finally:
+        finished.set()
+    assert caught.value.leaves_work
 
 
 @pytest.mark.usefixtures("_in_process")
@@ -157,54 +208,6 @@ def test_config_warnings_come_from_rank_zero_only(
     finally:
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)
-
-
-def test_saving_checkpoints_is_refused_by_name() -> None:
-    """The message names the override that lets the run start."""
-    training = TrainingConfig()
-    training.checkpoint.training_state_checkpointing_steps = 20
-    with pytest.raises(ConfigError) as caught:
-        train.reject_unavailable(training)
-    assert str(caught.value) == (
-        "training.checkpoint.training_state_checkpointing_steps: saving checkpoints is not "
-        "available in this version, got 20. "
-        "Set --training.checkpoint.training_state_checkpointing_steps 0"
-    )
-
-
-def test_full_run_file_says_what_to_switch_off() -> None:
-    """The full-size run file ends at once, and with two overrides it would start."""
-    path = CONFIGS / "distribution_matching/wan/dmd2_t2v.yaml"
-    with pytest.raises(ConfigError, match="checkpointing_steps 0"):
-        train.reject_unavailable(load_run_config(path).training)
-    override = "--training.checkpoint.training_state_checkpointing_steps=0"
-    train.reject_unavailable(load_run_config(path, [override]).training)
-
-
-def test_sparse_attention_is_refused_by_name() -> None:
-    """A run that asks for sparse attention does not quietly train with dense attention."""
-    training = TrainingConfig()
-    training.vsa.sparsity = 0.8
-    with pytest.raises(ConfigError, match=r"training\.vsa\.sparsity: .*got 0\.8\. Set --training"):
-        train.reject_unavailable(training)
-
-
-def test_resuming_is_refused_unless_there_is_nothing_to_resume(tmp_path: Path) -> None:
-    """`latest` starts afresh in an empty directory and is refused where a checkpoint lies."""
-    training = TrainingConfig()
-    training.checkpoint.output_dir = str(tmp_path)
-    train.reject_unavailable(training)
-    training.checkpoint.resume_from_checkpoint = "latest"
-    (tmp_path / "checkpoint-9").mkdir()
-    (tmp_path / "checkpoint-best" / "dcp").mkdir(parents=True)
-    train.reject_unavailable(training)
-    for step in ("10", "9"):
-        (tmp_path / f"checkpoint-{step}" / "dcp").mkdir(parents=True)
-    with pytest.raises(ConfigError, match=r"got 'latest', which is .*checkpoint-10\. Start afresh"):
-        train.reject_unavailable(training)
-    training.checkpoint.resume_from_checkpoint = str(tmp_path / "checkpoint-9")
-    with pytest.raises(ConfigError, match="resume_from_checkpoint null"):
-        train.reject_unavailable(training)
 
 
 def test_sigterm_flushes_the_open_segment(run_file: Path, tmp_path: Path) -> None:

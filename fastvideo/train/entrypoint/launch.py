@@ -1,0 +1,192 @@
+"""Torchrun with checks before, and a few lines instead of pages after.
+
+    python -m fastvideo.train.entrypoint.launch TORCHRUN-OPTIONS -m MODULE --config run.yaml …
+
+Processes are started, watched and ended by `torch.distributed.run`. What this adds: a mistake in
+the environment or in the data path is one line before any process starts; ranks that fail are one
+line each, below what they said themselves; and Ctrl-C, SIGTERM or a closed terminal end the run
+without a traceback, even when one of them arrives twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from fastvideo import envs
+from fastvideo.errors import ConfigError, FastVideoError
+from fastvideo.train.entrypoint.arguments import parse_arguments
+from fastvideo.train.entrypoint.mistakes import recorded_failure
+from fastvideo.train.preflight import check_environment
+from fastvideo.train.run_config import load_run_config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import FrameType
+
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+    from fastvideo.train.entrypoint.arguments import TrainArguments
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_LEFT_TO_TORCHRUN: Final = "SIGQUIT"
+_REPEAT_S: Final = 2.0
+_MISTAKE: Final = 2
+_SIGNAL_STATUS: Final = 128
+_OURS: Final = "fastvideo."
+_TARGET: Final = "_target_"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Checks, then runs what torchrun runs for these words.
+
+    Args:
+        argv: Torchrun's options, `-m`, the trainer's module and the trainer's words; by default
+            this process's.
+
+    Returns:
+        The exit status: 0, 1 if a rank failed, 2 for a mistake that was found before the start,
+        or 128 plus the number of the signal that ended the run.
+    """
+    signals = _Signals()
+    try:
+        return _launch(sys.argv[1:] if argv is None else list(argv), signals)
+    except FastVideoError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return _MISTAKE
+    except KeyboardInterrupt:
+        return _SIGNAL_STATUS + signal.SIGINT
+
+
+def check_launch(arguments: TrainArguments) -> None:
+    """Refuses what every rank would refuse, as far as that can be known in a moment.
+
+    Args:
+        arguments: The trainer's command line.
+
+    Raises:
+        FastVideoError: A variable of the environment or the data path cannot be used.
+    """
+    from fastvideo.dataset.file_list import check_data_path  # noqa: PLC0415 - imports torch
+    from fastvideo.profiler import TorchProfilerConfig  # noqa: PLC0415 - imports torch
+
+    check_environment()
+    root = logging.getLogger("fastvideo")
+    level = root.level
+    root.setLevel(logging.ERROR)  # rank 0 repeats every warning, where people look for it
+    try:
+        if envs.FASTVIDEO_TORCH_PROFILER_DIR:
+            _check_tracing(TorchProfilerConfig.from_env)
+        cfg = load_run_config(arguments.config, arguments.overrides)
+        student = cfg.models.get("student", {})
+        if str(student.get(_TARGET)).startswith(_OURS) and cfg.training.data.data_path:
+            check_data_path(cfg.training.data.data_path)
+    finally:
+        root.setLevel(level)
+
+
+def describe_failures(failures: Mapping[int, ProcessFailure]) -> list[str]:
+    """Returns one line for each rank that failed, except where it only repeats another.
+
+    Args:
+        failures: Global rank to what torchrun knows about its end.
+    """
+    lines: list[str] = []
+    seen: set[str] = set()
+    for rank, failure in sorted(failures.items()):
+        what, told = recorded_failure(failure.error_file_data)
+        if what and what in seen:
+            continue
+        seen.add(what)
+        what = "" if told else what
+        end = f"ended with status {failure.exitcode}"
+        if failure.exitcode < 0:
+            end = f"was ended by {signal.Signals(-failure.exitcode).name}"
+        lines.append(f"rank {rank} (pid {failure.pid}) {end}" + (f": {what}" if what else ""))
+    return lines
+
+
+def _check_tracing(read: Callable[[], object]) -> None:
+    try:
+        read()
+    except FastVideoError:
+        raise
+    except ValueError as error:  # a variable that is not of its type
+        raise ConfigError(str(error)) from error
+
+
+def _launch(argv: list[str], signals: _Signals) -> int:
+    from torch.distributed import run as torchrun  # noqa: PLC0415 - slow; signals come first
+    from torch.distributed.elastic.multiprocessing.api import SignalException  # noqa: PLC0415
+    from torch.distributed.elastic.multiprocessing.errors import (  # noqa: PLC0415
+        ChildFailedError,
+        record,
+    )
+
+    options = torchrun.parse_args(argv)  # type: ignore[no-untyped-call]
+    check_launch(parse_arguments(options.training_script_args))
+    options.signals_to_handle = _LEFT_TO_TORCHRUN
+    logging.getLogger("torch.distributed.elastic.multiprocessing.api").addFilter(_is_news)
+    # Whoever started this process with an error file gets the first failure in it.
+    run: Any = torchrun.run
+    if os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        run = record(run)
+    try:
+        signals.install(SignalException)
+        run(options)
+    except SignalException:
+        return _SIGNAL_STATUS + signals.first
+    except ChildFailedError as error:
+        for line in describe_failures(error.failures):
+            sys.stderr.write(f"fastvideo: {line}\n")
+        return 1
+    return 0
+
+
+class _Signals:
+    """Turns the signals that end a run into the exception that torchrun expects, once each.
+
+    One Ctrl-C often arrives twice, from the terminal and from a script, and an exception inside of
+    torchrun's wait for the ranks would end that wait. Who asks again after two seconds means it:
+    torchrun then repeats the signal to the ranks, which end at once.
+    """
+
+    def __init__(self) -> None:
+        self.first = 0
+        self._first_at = 0.0
+        self._exception: Any = None
+
+    def install(self, exception: type[Exception]) -> None:
+        """Handles the signals from now on.
+
+        Args:
+            exception: Torchrun's `SignalException`.
+        """
+        self._exception = exception
+        for number in _SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN or number != signal.SIGHUP:
+                signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        now = time.monotonic()
+        if self.first and now - self._first_at <= _REPEAT_S:
+            return
+        self.first = self.first or number
+        self._first_at = now
+        message = f"stopped by {signal.Signals(number).name}"
+        # The ranks write what is pending on SIGTERM, whichever signal came.
+        raise self._exception(message, sigval=signal.SIGTERM)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Leaves out the line per rank that says a signal is passed on to it."""
+    return not str(record.msg).startswith("Sending process")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

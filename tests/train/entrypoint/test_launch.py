@@ -1,0 +1,157 @@
+"""The launcher's program: its checks, its report, and signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from fastvideo.errors import FastVideoError
+from fastvideo.train.entrypoint.arguments import TrainArguments
+from fastvideo.train.entrypoint.launch import check_launch, describe_failures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TOYS = Path(__file__).parents[1]
+LAUNCH = "fastvideo.train.entrypoint.launch"
+ENTRY = "fastvideo.train.entrypoint.train"
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> Path:
+    """A run file of the toy student, in JSON, which is YAML."""
+    content = {
+        "models": {"student": {"_target_": "toy_run.ToyModel", "init_from": "base"}},
+        "method": {"_target_": "toy_run.ToyMethod", "print_ready_at": 2},
+        "training": {
+            "loop": {"max_train_steps": 3},
+            "checkpoint": {"output_dir": str(tmp_path / "out")},
+            "tracker": {"trackers": ["none"]},
+        },
+    }
+    path = tmp_path / "toy.yaml"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def _start(run_file: Path, *overrides: str, ranks: int = 1) -> subprocess.Popen[str]:
+    words = ["--standalone", f"--nproc_per_node={ranks}", "-m", ENTRY, "--config", str(run_file)]
+    return subprocess.Popen(
+        [sys.executable, "-m", LAUNCH, *words, *overrides],
+        env=os.environ | {"PYTHONPATH": str(TOYS), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.fixture
+def failure(tmp_path: Path) -> Callable[..., ProcessFailure]:
+    """Makes what torchrun knows about a rank that failed."""
+
+    def make(code: int, message: str = "", *, told: bool = False) -> ProcessFailure:
+        file = tmp_path / f"{len(list(tmp_path.iterdir()))}.json"
+        if message:
+            extra = {"py_callstack": "page", "timestamp": "1", "told": told}
+            file.write_text(json.dumps({"message": {"message": message, "extraInfo": extra}}))
+        return ProcessFailure(local_rank=0, pid=7, exitcode=code, error_file=str(file))
+
+    return make
+
+
+def test_failures_are_a_line_each(failure: Callable[..., ProcessFailure]) -> None:
+    """What rank 0 said is not repeated, by no rank; ends by a signal are named."""
+    failures = {
+        2: failure(1, "ConfigError: b"),
+        0: failure(1, "ConfigError: a", told=True),
+        1: failure(1, "ConfigError: a"),
+        3: failure(-9),
+        4: failure(3),
+    }
+    assert describe_failures(failures) == [
+        "rank 0 (pid 7) ended with status 1",
+        "rank 2 (pid 7) ended with status 1: ConfigError: b",
+        "rank 3 (pid 7) was ended by SIGKILL",
+        "rank 4 (pid 7) ended with status 3",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("environ", "overrides", "expected"),
+    [
+        ({}, ["--training.data.data_path=missing/data"], "'missing/data' is neither a directory"),
+        ({"FASTVIDEO_TORCH_PROFILE_REGIONS": "nowhere"}, [], "selects no registered region"),
+        ({"FASTVIDEO_TORCH_PROFILE_STEPS": "9-1"}, [], "FASTVIDEO_TORCH_PROFILE_STEPS contains"),
+        ({"FASTVIDEO_TORCH_PROFILE_RANKS": "x"}, [], "FASTVIDEO_TORCH_PROFILE_RANKS contains"),
+        ({"FASTVIDEO_TORCH_PROFILER_WITH_STACK": "x"}, [], "WITH_STACK='x' cannot be used"),
+        ({"FASTVIDEO_STRICT_MESH": "x"}, [], "FASTVIDEO_STRICT_MESH='x' cannot be used"),
+    ],
+)
+def test_mistakes_are_found_before_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+    run_file: Path,
+    environ: dict[str, str],
+    overrides: list[str],
+    expected: str,
+) -> None:
+    """Everything that every rank would refuse after seconds."""
+    defaults = {
+        "FASTVIDEO_TORCH_PROFILER_DIR": "traces",
+        "FASTVIDEO_TORCH_PROFILE_REGIONS": "training_forward",
+    }
+    for name, value in defaults.items():
+        monkeypatch.setenv(name, value)
+    target = "--models.student._target_=fastvideo.train.models.wan.WanModel"
+    check_launch(TrainArguments(run_file, dry_run=False, overrides=(target,)))
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(FastVideoError, match=expected):
+        check_launch(TrainArguments(run_file, dry_run=False, overrides=(target, *overrides)))
+
+
+def test_data_of_other_models_is_their_business(run_file: Path) -> None:
+    """A model from elsewhere may read anything."""
+    overrides = ("--training.data.data_path=store://bucket",)
+    check_launch(TrainArguments(run_file, dry_run=False, overrides=overrides))
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_a_mistake_that_both_ranks_make_is_said_once(run_file: Path) -> None:
+    """One line with the mistake, and no traceback."""
+    output, _ = _start(run_file, "--method._target_=toy_run.Nothing", ranks=2).communicate(
+        timeout=240
+    )
+    assert output.count("has no attribute 'Nothing'") == 1
+    assert "Traceback" not in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_end_the_launcher_without_a_traceback(
+    run_file: Path, number: signal.Signals
+) -> None:
+    """A signal that arrives twice is one, the rank writes what is pending, and the status tells."""
+    process = _start(run_file, "--training.loop.max_train_steps=1000000000")
+    assert process.stdout is not None
+    try:
+        while not process.stdout.readline().startswith("ready "):
+            assert process.poll() is None
+        process.send_signal(number)
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=120)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 128 + number
+    assert "writing what is pending" in output
+    assert "Traceback" not in output
