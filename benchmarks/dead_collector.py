@@ -3,8 +3,8 @@
 The peers run in the same rounds. For step times that is the same loop with a healthy collector, and
 the loop without spans: a healthy collector works on the same machine and slows what it is compared
 with. For the end of a process it is the SDK's own batch processor and exporter with their defaults,
-both with 1500 spans queued and torch imported, and a process that has nothing to send. Every case is
-a process of its own, and so is the collector.
+both with 1500 spans queued and torch imported, and a process that has nothing to send. Every case
+is a process of its own, and so is the collector.
 
 A percentile near the top swings with everything else the machine does. The spread that is printed
 says whether a run can tell a difference as small as the goal; ``resolves_goal`` in the results says

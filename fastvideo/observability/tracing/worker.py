@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 logger = init_logger(__name__)
 
-_AT_EXIT_S: Final = 1.5
-_SIGTERM_S: Final = 1.5
+# A process that has torch loaded takes most of a second to end by itself, and two seconds are all
+# that an exit may take.
+_AT_EXIT_S: Final = 1.0
+_SIGTERM_S: Final = 1.0
 
 
 class SpanPipeline:
