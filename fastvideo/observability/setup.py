@@ -15,12 +15,13 @@ from fastvideo.observability.clock import TelemetryClock
 from fastvideo.observability.config import TelemetryConfig
 from fastvideo.observability.current import now
 from fastvideo.observability.endpoint import MetricsEndpoint
-from fastvideo.observability.identity import agree
+from fastvideo.observability.identity import agree, parse_traceparent
 from fastvideo.observability.logs import LogFields
 from fastvideo.observability.metrics.accumulators import Instruments
 from fastvideo.observability.metrics.device_time import DeviceTimer
 from fastvideo.observability.step import STEP_REGION, RootTraces
 from fastvideo.observability.telemetry import StepMetrics, connect_sources, describe_process
+from fastvideo.observability.tracing.attributes import error_type
 from fastvideo.observability.tracing.host_provider import find_host_provider
 from fastvideo.observability.tracing.run_spans import (
     event_record,
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
 
 logger = init_logger(__name__)
 
-_SPANS_S: Final = 2.0
+_SPANS_S: Final = 1.0
+"""Longest wait for spans at the end; torch's own teardown takes most of the two seconds allowed."""
 
 
 class Telemetry:
@@ -138,7 +140,7 @@ class Telemetry:
             if self._is_over:
                 return
             self._is_over = True
-        self._error = type(error).__name__ if error is not None else None
+        self._error = error_type(type(error)) if error is not None else None
         self._hooks.remove()
         self._clock.stop()
         self._logs.remove()
@@ -216,6 +218,8 @@ class Telemetry:
     def _submit(self, spans: StepSpans) -> None:
         if self._pipeline is None:
             return
+        if self._device is not None:
+            self._device.drain()
         if spans.root.region == STEP_REGION:
             self._pipeline.submit_step(spans)
             return
@@ -228,7 +232,7 @@ class Telemetry:
                 start_unix_ns=spans.root.start_ns + shift_ns,
                 end_unix_ns=spans.root.end_ns + shift_ns,
                 attributes=spans.root.attributes,
-                error=spans.error.__name__ if spans.error is not None else None,
+                error=error_type(spans.error) if spans.error is not None else None,
             )
         )
 
@@ -283,7 +287,7 @@ def start(
             config = TelemetryConfig.from_sources(os.environ)
         identity = agree(
             run_name=config.run_name or run_name,
-            ratio=config.traces.sampler.ratio(),
+            ratio=config.traces.sampler.ratio(parent_sampled=_parent_sampled(os.environ)),
             environ=os.environ,
             broadcast=broadcast or _process_group_broadcast(),
         )
@@ -308,6 +312,12 @@ def _forget(telemetry: Telemetry) -> None:
     global _active  # noqa: PLW0603 - see start
     if _active is telemetry:
         _active = None
+
+
+def _parent_sampled(environ: Mapping[str, str]) -> bool | None:
+    """Tells whether what started the run is sampled; None where nothing says so."""
+    parent = parse_traceparent(environ.get("TRACEPARENT", ""))
+    return None if parent is None else parent[2]
 
 
 def _process_group_broadcast() -> Callable[[object], object] | None:
