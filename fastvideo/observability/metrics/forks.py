@@ -19,11 +19,12 @@ class _Forks:
     """What every fork of this process passes through.
 
     Attributes:
-        lock: Whoever holds it keeps other threads from forking.
+        lock: Whoever holds it keeps other threads from forking: held while a socket is made or
+            closed, when no object knows of it that a child could use to close its copy.
     """
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self._parents_only: weakref.WeakSet[ParentOnly] = weakref.WeakSet()
         self._watches = False
 
@@ -42,7 +43,7 @@ class _Forks:
             )
 
     def _in_child(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         for thing in list(self._parents_only):
             thing.leave_parent()
 

@@ -137,7 +137,6 @@ class MetricsServer:
         sock.setblocking(False)
         contexts = self._web_config.tls
         if contexts is not None:
-            sock.getpeername()  # raises for a client that left; wrap_socket would lose the socket
             sock = contexts.current().wrap_socket(
                 sock, server_side=True, do_handshake_on_connect=False
             )
@@ -226,17 +225,18 @@ class _OpenServer:
             self._wake.send(b"\0")
         self.thread.join(_STOP_S)
         # Closed here as well, for a thread that is still busy with a password or a slow source.
-        with suppress(OSError):
+        with FORKS.lock, suppress(OSError):
             self._listener.close()
 
     def close(self) -> None:
         """Closes everything without a word to the clients."""
-        for connection in list(self._clients.values()):
-            connection.close()
-        self._clients.clear()
-        for closable in (self._listener, self._wake, self._woken, self._selector):
-            with suppress(OSError):
-                closable.close()
+        with FORKS.lock:
+            for connection in list(self._clients.values()):
+                connection.close()
+            self._clients.clear()
+            for closable in (self._listener, self._wake, self._woken, self._selector):
+                with suppress(OSError):
+                    closable.close()
 
     def _run(self) -> None:
         try:
@@ -311,6 +311,7 @@ class _OpenServer:
                 self._forget(connection)
 
     def _forget(self, connection: Connection) -> None:
-        del self._clients[connection.sock]
-        self._selector.unregister(connection.sock)
-        connection.close()
+        with FORKS.lock:  # while a socket is being closed, a child could not close its copy
+            self._selector.unregister(connection.sock)
+            connection.close()
+            del self._clients[connection.sock]

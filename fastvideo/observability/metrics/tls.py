@@ -25,6 +25,20 @@ VERSIONS: Final[dict[str, ssl.TLSVersion]] = {
 }
 
 
+class ServerSocket(ssl.SSLSocket):
+    """A TLS socket that can be made for a client which has left already; its handshake fails."""
+
+    def getpeername(self) -> object:
+        """Returns the client's address, or None for a client that has left.
+
+        Where this raises, ``wrap_socket`` raises too, and nobody can close what it had begun.
+        """
+        try:
+            return super().getpeername()
+        except OSError:
+            return None
+
+
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
     """What TLS needs.
@@ -54,6 +68,7 @@ class TlsSettings:
             ConfigError: A file cannot be read, or does not hold what it should.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.sslsocket_class = ServerSocket
         context.minimum_version = self.minimum
         context.maximum_version = self.maximum
         try:

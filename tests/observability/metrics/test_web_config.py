@@ -232,7 +232,7 @@ def test_clients_that_leave_during_the_handshake_do_no_harm(
 ) -> None:
     """A connection reset at any moment is forgotten without a word."""
     server = serve(web_config=load_web_config(write(files, f"{PAIR}}}")))
-    for _ in range(30):
+    for _ in range(300):
         client = connect(server)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         client.close()
