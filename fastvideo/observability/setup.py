@@ -94,13 +94,17 @@ class Telemetry:
         return self._endpoint.url
 
     def describe(self, *, method: str = "", model: str = "") -> None:
-        """Sets what is trained, once it is known.
+        """Sets what is trained, once it is known and training is about to begin.
+
+        From here on a run without steps looks like one that hangs.
 
         Args:
             method: What is trained, for people.
             model: The model, for people.
         """
         self._describe(method, model)
+        started = self.instruments.gauge("fastvideo_training_last_step_timestamp_seconds")
+        started.set(time.time())
 
     def record_step(
         self, scalars: Mapping[str, float], *, losses: Collection[str] = (), samples: int = 0

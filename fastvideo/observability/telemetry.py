@@ -110,19 +110,17 @@ def describe_process(
         device: Where it runs, such as ``"cpu"`` or the name of a GPU.
     """
     instruments.gauge("fastvideo_run_active").set(1)
-    instruments.gauge(
-        "fastvideo_run_info", identity.run_name, method, model, str(identity.world_size)
-    ).set(1)
-    instruments.gauge(
-        "fastvideo_rank_info", identity.host_name, str(identity.local_rank), device
-    ).set(1)
-    instruments.gauge(
+    world_size = str(identity.world_size)
+    instruments.info("fastvideo_run_info", identity.run_name, method, model, world_size)
+    local_rank = str(identity.local_rank)
+    instruments.info("fastvideo_rank_info", identity.host_name, local_rank, device)
+    instruments.info(
         "fastvideo_build_info",
         __version__,
         platform.python_version(),
         torch.__version__,
         torch.version.cuda or "none",
-    ).set(1)
+    )
 
 
 def connect_sources(

@@ -305,3 +305,17 @@ def test_forked_children_have_no_telemetry(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout.split()) == (0, ["50", "True"])
     assert "Traceback" not in done.stderr
     assert [s["name"] for s in _spans(tmp_path)].count(STEP) == 1
+
+
+def test_describing_the_run_again_replaces_what_was_known() -> None:
+    """There is one description, and from then on the run counts as one that should step."""
+    telemetry = observability.start(_config(), run_name="d")
+    before = _scrape(telemetry.metrics_url)
+    telemetry.describe(method="DMD2Method", model="wan")
+    after = _scrape(telemetry.metrics_url)
+    name = "fastvideo_training_last_step_timestamp_seconds"
+    assert [key for key in before if key.startswith(name)] == []
+    assert [key for key in after if key.startswith(name)] != []
+    infos = [key for key in after if key.startswith("fastvideo_run_info")]
+    assert len(infos) == 1
+    assert 'method="DMD2Method"' in infos[0]
