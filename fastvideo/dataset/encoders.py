@@ -119,7 +119,7 @@ def vae_latent_stats(model_dir: str | Path) -> tuple[torch.Tensor, torch.Tensor,
 
 
 @torch.no_grad()
-def encode_video(vae: Any, video_BCTHW: torch.Tensor) -> torch.Tensor:  # noqa: ANN401, N803
+def encode_video(vae: Any, video_BCTHW: torch.Tensor) -> torch.Tensor:  # noqa: ANN401
     """Encodes pixels as latents: the mean of the posterior, not normalised.
 
     Args:

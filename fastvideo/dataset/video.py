@@ -208,7 +208,7 @@ def read_windows(path: Path, spec: FrameSpec, *, max_windows: int | None = 1) ->
         raise VideoError(path, "too short", reason)
 
 
-def frames_to_tensor(frames_THWC: NDArray[np.uint8]) -> torch.Tensor:  # noqa: N803
+def frames_to_tensor(frames_THWC: NDArray[np.uint8]) -> torch.Tensor:
     """Returns uint8 RGB frames [T, H, W, 3] as float32 [3, T, H, W] in [-1, 1]."""
     return torch.from_numpy(frames_THWC).permute(3, 0, 1, 2).float().div(127.5).sub(1.0)
 
