@@ -42,6 +42,7 @@ class ForeignProfilers:
         self._make_way = make_way
         self._prepared: weakref.WeakSet[Any] = weakref.WeakSet()
         self._own_thread = 0
+        self._made_way_for: set[int] = set()
 
     def watch(self) -> None:
         """Begins to watch. Sessions prepared before are noticed only while they run."""
@@ -56,6 +57,7 @@ class ForeignProfilers:
         with _lock:
             if self in _watchers:
                 _watchers.remove(self)
+                self._prepared = weakref.WeakSet()  # nobody will say when they end
                 if not _watchers:
                     _uninstall()
 
@@ -70,17 +72,27 @@ class ForeignProfilers:
 
     def present(self) -> bool:
         """Tells whether there is a profiler besides ours; asked while ours does not run."""
-        return self.are_prepared() or torch_session.a_profiler_runs()
+        return len(self._prepared) > 0 or torch_session.a_profiler_runs()
 
-    def are_prepared(self) -> bool:
-        """Tells whether a profiler besides ours is prepared or runs, as far as it was watched."""
-        return len(self._prepared) > 0
+    def keep_kineto_busy(self) -> bool:
+        """Tells whether a profiler besides ours is prepared or runs, on whatever thread.
+
+        The one that this thread is about to prepare does not count yet.
+        """
+        own = threading.get_ident() in self._made_way_for
+        return len(self._prepared) > own or torch_session.runs_somewhere()
 
     def before_prepare(self, session: object) -> None:
         """Makes way for a session that is not our own."""
-        if threading.get_ident() != self._own_thread:
-            self._prepared.add(session)
+        thread = threading.get_ident()
+        if thread == self._own_thread:
+            return
+        self._prepared.add(session)
+        self._made_way_for.add(thread)
+        try:
             self._make_way()
+        finally:
+            self._made_way_for.discard(thread)
 
     def after_end(self, session: object) -> None:
         """Forgets a session."""

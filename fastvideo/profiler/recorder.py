@@ -329,15 +329,13 @@ class SegmentRecorder:
 
     def _make_way(self) -> None:
         """Ends the open segment, because another profiler is about to begin."""
-        self._let_go_here()
         with self._moves.taken(_OTHER_THREAD_S):
             segment = self._open
-        if segment is None or not segment.recording:
-            return
-        self._say_once("displaced")
-        if not self.close_open(_OTHER_THREAD_S):
-            self.give_up_open()
-            self._let_go_here()
+        if segment is not None and segment.recording:
+            self._say_once("displaced")
+            if not self.close_open(_OTHER_THREAD_S):
+                self.give_up_open()
+        self._let_go_here()
 
     def _settle(self, segment: Segment) -> None:
         """Closes a segment whose end is due, or gives up one that nobody is going to close."""
@@ -406,11 +404,15 @@ class SegmentRecorder:
                 logger.warning(_LOST[reason], segment.thread, segment.region.short_name)
 
     def _let_go_here(self) -> None:
-        """Ends the session of a given-up segment that this thread still keeps."""
-        segment = self._left_behind.pop(threading.get_native_id(), None)
-        if segment is not None:
-            segment.let_go()
-            self._unwatch_if_done()
+        """Ends the session of a given-up segment that this thread keeps, once no other one runs."""
+        thread = threading.get_native_id()
+        if thread not in self._left_behind:
+            return
+        with self._moves.taken() as taken:
+            if not taken or self.is_recording or self.foreign.keep_kineto_busy():
+                return
+            self._left_behind.pop(thread).let_go()
+        self._unwatch_if_done()
 
     def _unwatch_if_done(self) -> None:
         kept = list(self._left_behind.values())

@@ -71,6 +71,7 @@ class Segment:
         "_profiler",
         "_session_is_open",
         "_started_ns",
+        "_thread",
         "attributes",
         "close_requested",
         "closed",
@@ -94,7 +95,8 @@ class Segment:
         self.step = step
         self.attributes = plain_attributes(attributes)
         self.owner = threading.get_native_id()
-        self.thread = f"{plain(threading.current_thread().name)} ({self.owner})"
+        self._thread = threading.current_thread()
+        self.thread = f"{plain(self._thread.name)} ({self.owner})"
         self.stem: Stem | None = None
         self.recording = False
         self.close_requested = self.left = self.given_up = False
@@ -114,6 +116,9 @@ class Segment:
     @property
     def owner_is_alive(self) -> bool:
         """Whether the thread it belongs to still runs."""
+        if not self._thread.is_alive():
+            return False
+        # Python says of a thread that it did not start itself that it is alive for ever.
         if (_TASKS / str(threading.get_native_id())).exists():
             return (_TASKS / str(self.owner)).exists()
         return any(thread.native_id == self.owner for thread in threading.enumerate())

@@ -2,7 +2,7 @@
 
 - The first session of a process imports for over a second.
 - Kineto writes to standard error, and reads how much only when its first session begins.
-- A second profiler on another thread ends the first; stopping that one crashes the process.
+- A second profiler on another thread ends the first; stopping that one hangs or crashes.
 - Stopping on a thread that did not start does nothing, and says nothing.
 - A child forked inside a session records every operator for the rest of its life.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -61,12 +62,12 @@ def end_annotation(annotation: Annotation) -> None:
 
 def a_profiler_runs() -> bool:
     """Tells whether a profiler runs in this process, or one was left in an unsafe state here."""
-    return _flagged() or records_here()
+    return runs_somewhere() or records_here()
 
 
 def session_is_intact() -> bool:
     """Tells whether the session that this thread started is still its own and safe to touch."""
-    return _flagged() and records_here()
+    return runs_somewhere() and records_here()
 
 
 def a_graph_is_captured() -> bool:
@@ -111,16 +112,42 @@ def a_hook_cannot_be_restored() -> bool:
 
 
 def _let_go() -> None:
-    """Frees a session that stays behind on this thread, without touching kineto.
+    """Ends a session of this thread that kineto has ended before.
 
-    Kineto may have ended the session, or run somebody else's by now. The end of torch's older
-    profiler takes whatever session the thread has, and only then notices that it is none of its
-    own.
+    Torch would wait for kineto for ever. So another thread starts a session, which is ended in
+    the place of this thread's and is gone with its thread. No other session may run meanwhile.
     """
-    end = getattr(torch._C._autograd, "_disable_profiler_legacy", None)  # noqa: SLF001
-    if end is not None and records_here():
-        with contextlib.suppress(RuntimeError):
-            end()
+    if not records_here():
+        return
+    begun, ended = threading.Event(), threading.Event()
+    failed: list[Exception] = []
+
+    def stand_in() -> None:
+        try:
+            _begin_session()
+        except Exception as error:  # noqa: BLE001 - then this thread's session stays as it is
+            failed.append(error)
+        begun.set()
+        ended.wait()
+
+    thread = threading.Thread(target=stand_in, name="fastvideo-stand-in", daemon=True)
+    with contextlib.suppress(RuntimeError):  # no more threads
+        thread.start()
+        try:
+            begun.wait()
+            if not failed:
+                torch.autograd._disable_profiler()  # type: ignore[attr-defined]  # noqa: SLF001
+        finally:
+            ended.set()
+        thread.join()
+
+
+def _begin_session() -> None:
+    """Starts the smallest session there is, past everything that watches for sessions."""
+    session = autograd_profiler.profile(use_kineto=True)
+    config, activities = session.config(create_trace_id=True), session.kineto_activities  # type: ignore[no-untyped-call]
+    torch.autograd._prepare_profiler(config, activities)  # type: ignore[attr-defined]  # noqa: SLF001
+    torch.autograd._enable_profiler(config, activities)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def release_after_fork() -> None:
@@ -147,5 +174,6 @@ def kineto_silenced() -> Iterator[None]:
         os.environ.pop(KINETO_LOG_LEVEL, None)
 
 
-def _flagged() -> bool:
+def runs_somewhere() -> bool:
+    """Tells whether torch has noted that a profiler runs, on whatever thread."""
     return bool(autograd_profiler._is_profiler_enabled)  # noqa: SLF001

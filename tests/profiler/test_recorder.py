@@ -8,7 +8,9 @@ from collections import namedtuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy  # noqa: ICN001 - named once
 import pytest
+import torch
 
 from fastvideo.profiler import ProfilerRegion, resolve_profiler_region
 from fastvideo.profiler.config import TorchProfilerConfig
@@ -146,6 +148,27 @@ def test_the_step_of_an_enclosing_region_counts(tmp_path: Path) -> None:
     bench.exit(step)
     bench.run(FORWARD)
     assert [record.step for record in bench.records] == [None, 5, None]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (numpy.int64(3), 3),
+        (torch.tensor(3), 3),
+        (torch.tensor([3]), None),
+        (torch.tensor(3, device="meta"), None),
+        (torch.tensor(3.0), None),
+        ("3", None),
+        (2**70, None),
+    ],
+)
+def test_a_step_is_any_whole_number_that_can_be_read_for_free(
+    given: object, expected: int | None, tmp_path: Path
+) -> None:
+    """Numbers of other libraries and tensors on the CPU count; nothing on a device is read."""
+    bench = Bench(tmp_path, STEP)
+    bench.run(STEP, step=given)
+    assert [record.step for record in bench.records] == [expected]
 
 
 def test_a_step_window_selects_by_the_enclosing_step(tmp_path: Path) -> None:

@@ -45,3 +45,22 @@ def test_everything_can_be_encoded_strictly() -> None:
 def test_ordinary_values_are_encoded_as_json_does() -> None:
     """The common case is plain JSON."""
     assert json.loads(dumps({"a": None, "b": True, "c": [1]})) == {"a": None, "b": True, "c": [1]}
+
+
+class Nameless:
+    """Cannot be made a string."""
+
+    def __str__(self) -> str:
+        """Raises."""
+        raise ArithmeticError
+
+
+def test_whatever_cannot_be_encoded_is_named_by_its_type() -> None:
+    """Numbers that are too long, objects without a string and endless lists raise nothing."""
+    endless: list[object] = []
+    endless.append(endless)
+    line = dumps({"long": [10**5000], "nameless": Nameless(), Nameless(): 1, "endless": endless})
+    found = loads(line.decode("utf-8"))
+    assert found["long"] == ["<int of 16610 bits>"]
+    assert (found["nameless"], found["<Nameless>"]) == ("<Nameless>", 1)
+    assert line.count(b"<list>") == 1

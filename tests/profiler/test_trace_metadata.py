@@ -76,3 +76,13 @@ def test_attributes_that_are_not_plain_are_named_by_type() -> None:
     attributes = {"a": 1, "b": 2.5, "c": "x", "d": None, "e": True, "f": torch.ones(1), "g": [1]}
     expected = {"a": 1, "b": 2.5, "c": "x", "d": None, "e": True, "f": "<Tensor>", "g": "<list>"}
     assert plain_attributes(attributes) == expected
+
+
+def test_attributes_are_of_bounded_size() -> None:
+    """Numbers and texts that could break or bloat the files are cut, at hand-over."""
+    many = {f"key{number}": number for number in range(200)}
+    found = plain_attributes({"big": -(10**5000), "fits": 2**63, "long": "x" * 5000} | many)
+    assert found["big"] == "<int of 16610 bits>"
+    assert found["fits"] == 2**63
+    assert found["long"] == "x" * 1000 + "… (5000 characters)"
+    assert len(found) == 100
