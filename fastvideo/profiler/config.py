@@ -19,6 +19,7 @@ logger = init_logger(__name__)
 
 DEFAULT_MAX_SEGMENTS: Final = 200
 DEFAULT_MIN_FREE_BYTES: Final = 2 * 1024**3
+MAX_RANK: Final = 99_999
 
 _DIR: Final = "FASTVIDEO_TORCH_PROFILER_DIR"
 _REGIONS: Final = "FASTVIDEO_TORCH_PROFILE_REGIONS"
@@ -170,12 +171,19 @@ def parse_ranks(text: str) -> frozenset[int] | None:
         The ranks, or None for all.
 
     Raises:
-        ValueError: A part is neither a rank nor a range of ranks.
+        ValueError: A part is neither a rank nor a range of ranks, or is beyond all ranks.
     """
     parts = _parts(text)
     if not parts or [part.casefold() for part in parts] == ["all"]:
         return None
     ranges = [_range(part, _RANKS) for part in parts]
+    highest = max(last for _, last in ranges)
+    if highest > MAX_RANK:
+        message = (
+            f"{_RANKS}={text!r} goes up to rank {highest}; no run has ranks above {MAX_RANK}, "
+            "and 'all' selects all there are"
+        )
+        raise ConfigError(message)
     return frozenset(rank for first, last in ranges for rank in range(first, last + 1))
 
 

@@ -385,7 +385,7 @@ def get_or_create_profiler(trace_dir: str | os.PathLike[str] | None) -> TorchPro
     """Returns the controller of this process, armed; the first call makes it.
 
     Args:
-        trace_dir: Directory of the traces. Empty or None: tracing is off, unless an earlier call
+        trace_dir: Directory of the traces. Blank or None: tracing is off, unless an earlier call
             turned it on.
 
     Returns:
@@ -401,7 +401,7 @@ def get_or_create_profiler(trace_dir: str | os.PathLike[str] | None) -> TorchPro
         if present is not None and (present.has_profiler or present.is_forked):
             present.start()
             return present
-        if not trace_dir:
+        if not trace_dir or not os.fspath(trace_dir).strip():
             return TorchProfilerController(None, (), disabled=True)
         controller = TorchProfilerController(
             None, torch_session.existing_activities(), trace_dir=trace_dir

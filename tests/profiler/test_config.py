@@ -133,6 +133,12 @@ def test_rank_filters(text: str, expected: set[int] | None) -> None:
     assert parse_ranks(text) == expected
 
 
+def test_ranks_that_no_run_has_are_an_error() -> None:
+    """A range up to a number that is no rank is refused before it takes memory."""
+    with pytest.raises(ValueError, match=r"goes up to rank 9999999999; .* above 99999"):
+        parse_ranks("0-9999999999")
+
+
 def test_a_rank_filter_that_is_none_is_an_error() -> None:
     """The error says what is accepted, ``all`` included."""
     with pytest.raises(ValueError, match=r"FASTVIDEO_TORCH_PROFILE_RANKS contains 'first'.*'all'"):

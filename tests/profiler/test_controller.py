@@ -416,7 +416,7 @@ def test_a_rank_that_is_not_selected_starts_and_says_nothing(
 
 def test_without_a_directory_tracing_is_off() -> None:
     """Pipelines may ask for a controller always; it does nothing and is not kept."""
-    for trace_dir in (None, ""):
+    for trace_dir in (None, "", "  "):
         assert not get_or_create_profiler(trace_dir).has_profiler
     assert get_global_controller() is None
 
