@@ -307,7 +307,9 @@ class SegmentRecorder:
         self._begun += 1
         try:
             if self._directory is not None:
-                segment.stem = claim_stem(self._directory, current_rank(), region.short_name)
+                claim_stem(
+                    self._directory, current_rank(), region.short_name, tell=segment.take_files
+                )
             segment.stall_ns = time.perf_counter_ns() - before
             self._start(segment)
             token.annotation = segment.annotate(annotation)

@@ -242,6 +242,10 @@ class Segment:
         if isinstance(profiler, torch.profiler.profile):
             profiler.action_map.clear()
 
+    def take_files(self, stem: Stem) -> None:
+        """Takes responsibility for the files of this name."""
+        self.stem = stem
+
     def discard_files(self) -> None:
         """Removes the files of a segment that nobody else took responsibility for."""
         stem, self.stem = self.stem, None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 _ATTEMPTS = 10_000
@@ -46,13 +46,17 @@ class Stem:
                 path.unlink(missing_ok=True)
 
 
-def claim_stem(directory: Path, rank: int, region: str) -> Stem:
+def claim_stem(
+    directory: Path, rank: int, region: str, *, tell: Callable[[Stem], object] | None = None
+) -> Stem:
     """Takes the next free number of ``rank`` in ``directory``, which is created if missing.
 
     Args:
         directory: Absolute directory of the traces.
         rank: Global rank.
         region: Short name of the region.
+        tell: Called with the name before its file is created, so that whoever is interrupted
+            afterwards can remove it.
 
     Raises:
         OSError: The directory cannot be created, read or written.
@@ -61,17 +65,22 @@ def claim_stem(directory: Path, rank: int, region: str) -> Stem:
     index = next_index(directory, rank)
     for candidate in range(index, index + _ATTEMPTS):
         lock = directory / f".rank{rank}_segment{candidate:04d}.lock"
-        if not _create(lock):
-            continue
+        is_ours = True  # an interrupt can come before it is known
         try:
-            if candidate < next_index(directory, rank):
+            is_ours = _create(lock)
+            if not is_ours or candidate < next_index(directory, rank):
                 continue
             name = f"rank{rank}_segment{candidate:04d}_{region}"
             raw_path = directory / f".raw_{name}.{os.getpid()}.json"
+            stem = Stem(candidate, name, raw_path)
+            if tell is not None:
+                tell(stem)
             raw_path.touch(exist_ok=False)
-            return Stem(candidate, name, raw_path)
+            return stem
         finally:
-            lock.unlink(missing_ok=True)
+            if is_ours:
+                with contextlib.suppress(OSError):
+                    lock.unlink(missing_ok=True)
     message = f"no free segment number for rank {rank} in {directory}"
     raise FileExistsError(message)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fastvideo.profiler.stems import claim_stem, next_index
+from fastvideo.profiler.stems import Stem, claim_stem, next_index
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,3 +97,21 @@ def test_threads_and_processes_never_share_a_number(tmp_path: Path) -> None:
     numbers = [path.name.split("segment")[1][:4] for path in tmp_path.iterdir()]
     assert len(own) == len(set(own)) == 80
     assert len(numbers) == len(set(numbers)) == 120
+
+
+def test_an_interrupt_leaves_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it comes, whoever was told the name can remove what is left."""
+    told: list[Stem] = []
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    for place in ("os.close", "pathlib.Path.touch"):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                claim_stem(tmp_path, 0, "x", tell=told.append)
+    for stem in told:
+        stem.discard()
+    assert len(told) == 1
+    assert list(tmp_path.iterdir()) == []
