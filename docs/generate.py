@@ -103,6 +103,8 @@ def spans_page() -> str:
             f"| `{records.ROOT_SPAN_NAME}` | rank 0 | root of a step's trace |",
             "| `training_train_one_step` | every rank | the step on that rank; child of the root |",
             "| name of a region | every rank | an entry of the region inside a step |",
+            "| `training_validation` | every rank | a trace of its own, with a root from rank 0 |",
+            "| `training_save_checkpoint` | every rank | likewise |",
             f"| `{run_spans.RUN_END}` | rank 0 | the end of a run |",
             "",
             "| attribute | on | meaning |",
@@ -116,9 +118,10 @@ def spans_page() -> str:
             f"| `{run_spans.RUN_DURATION_ATTRIBUTE}` | `{run_spans.RUN_END}` | seconds |",
             f"| `{run_spans.LAST_STEP_ATTRIBUTE}` | `{run_spans.RUN_END}` | last step done |",
             "",
-            "What a call site gives a region besides (`profiler_region(name, key=value)`) is an",
-            "attribute under its own name. Rank, run, attempt, world size and host are attributes",
-            "of the resource.",
+            "What a call site gives a region besides, as in `profiler_region(name, key=value)`, is the",
+            "attribute `fastvideo.key`. Rank, run, attempt, world size and host are attributes of",
+            "the resource. A region that is left after its step has ended has no span; it is",
+            'counted in `fastvideo_telemetry_spans_dropped_total{reason="late"}`.',
             "",
         ]
     )

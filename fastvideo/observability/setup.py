@@ -19,12 +19,11 @@ from fastvideo.observability.identity import agree, parse_traceparent
 from fastvideo.observability.logs import LogFields
 from fastvideo.observability.metrics.accumulators import Instruments
 from fastvideo.observability.metrics.device_time import DeviceTimer
-from fastvideo.observability.step import STEP_REGION, RootTraces
+from fastvideo.observability.step import RootTraces
 from fastvideo.observability.telemetry import StepMetrics, connect_sources, describe_process
 from fastvideo.observability.tracing.attributes import error_type
 from fastvideo.observability.tracing.host_provider import find_host_provider
 from fastvideo.observability.tracing.run_spans import (
-    event_record,
     run_end_record,
     run_start_record,
 )
@@ -77,6 +76,7 @@ class Telemetry:
             identity,
             finished=self._finished,
             submit=self._submit if spans else None,
+            late=lambda number: self._count_spans("dropped", "late", number),
         )
         self._endpoint = MetricsEndpoint(config, identity, self.instruments)
         self._logs = LogFields(identity.rank)
@@ -148,12 +148,14 @@ class Telemetry:
         self._hooks.remove()
         self._clock.stop()
         self._logs.remove()
+        self._traces.collect_late()
         if self._pipeline is not None:
             if self.identity.rank == 0:
                 self._pipeline.submit(self._run_end())
             self._pipeline.shutdown(_SPANS_S)
         self.instruments.gauge("fastvideo_run_active").set(0)
         self._endpoint.stop(linger=linger and error is None)
+        now.step, now.trace_id = None, 0
         _forget(self)
 
     def at_exit(self) -> None:
@@ -185,14 +187,7 @@ class Telemetry:
             run_id=self.identity.run_id, trace_id_of_step=self._traces.sampled_trace_id
         )
         if self._pipeline is not None and self.identity.rank == 0:
-            self._pipeline.submit(
-                run_start_record(
-                    self.identity,
-                    start_unix_ns=self._started_unix_ns,
-                    end_unix_ns=time.time_ns(),
-                    attributes={"fastvideo.world_size": self.identity.world_size},
-                )
-            )
+            self._pipeline.submit(self._run_start())
 
     def _connect(self) -> None:
         connect_sources(self.instruments, self._clock, self._device)
@@ -214,31 +209,37 @@ class Telemetry:
             self.instruments.counter("fastvideo_telemetry_spans_dropped_total", detail).add(number)
 
     def _finished(self, root: FinishedRoot) -> None:
+        if self._pipeline is None and find_host_provider() is not None:
+            self._begin_spans()
         try:
             self._metrics.finished(root)
         except Exception as error:  # noqa: BLE001 - telemetry never ends a run
             self._report("a step", error)
+
+    def _begin_spans(self) -> None:
+        """Begins to make spans, for a TracerProvider that the program has set after the start."""
+        if self.config.traces.disabled:
+            return
+        self._pipeline = self._make_pipeline()
+        self._pipeline.start()
+        self._traces.begin_spans(self._submit)
+        if self.identity.rank == 0:
+            self._pipeline.submit(self._run_start())
+
+    def _run_start(self) -> SpanRecord:
+        return run_start_record(
+            self.identity,
+            start_unix_ns=self._started_unix_ns,
+            end_unix_ns=time.time_ns(),
+            attributes={"fastvideo.world_size": self.identity.world_size},
+        )
 
     def _submit(self, spans: StepSpans) -> None:
         if self._pipeline is None:
             return
         if self._device is not None:
             self._device.drain()
-        if spans.root.region == STEP_REGION:
-            self._pipeline.submit_step(spans)
-            return
-        shift_ns = spans.anchor_unix_ns - spans.anchor_perf_ns
-        self._pipeline.submit(
-            event_record(
-                self.identity,
-                spans.root.region,
-                step=spans.step,
-                start_unix_ns=spans.root.start_ns + shift_ns,
-                end_unix_ns=spans.root.end_ns + shift_ns,
-                attributes=spans.root.attributes,
-                error=error_type(spans.error) if spans.error is not None else None,
-            )
-        )
+        self._pipeline.submit_step(spans)
 
     def _run_end(self) -> SpanRecord:
         return run_end_record(
@@ -257,6 +258,7 @@ class Telemetry:
 
 _active: Telemetry | None = None
 _starting = threading.Lock()
+_watches_forks: list[bool] = []
 
 
 def start(
@@ -284,8 +286,11 @@ def start(
         The handle; end with its ``shutdown()``, which also happens at exit.
     """
     global _active  # noqa: PLW0603 - there is one telemetry in a process
+    _watch_forks()
     with _starting:
         if _active is not None:
+            if config is not None and config != _active.config:
+                logger.info("telemetry runs already; the settings given now change nothing")
             return _active
         if config is None:
             config = TelemetryConfig.from_sources(os.environ)
@@ -298,6 +303,18 @@ def start(
         _active = Telemetry(config, identity, method=method, model=model)
         _active.begin()
         return _active
+
+
+def _watch_forks() -> None:
+    """Makes sure that a child never waits for a thread of its parent that was starting."""
+    if not _watches_forks:
+        _watches_forks.append(True)
+        os.register_at_fork(after_in_child=_renew_lock)
+
+
+def _renew_lock() -> None:
+    global _starting  # noqa: PLW0603 - the lock may be held by a thread that does not exist here
+    _starting = threading.Lock()
 
 
 def shutdown() -> None:

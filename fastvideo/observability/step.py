@@ -6,9 +6,13 @@ so all of them decide alike and nothing is exchanged.
 
 from __future__ import annotations
 
+import operator
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+import torch
 
 from fastvideo.logger import init_logger
 from fastvideo.observability import entries as entries_module
@@ -20,7 +24,7 @@ from fastvideo.observability.tracing.ids import (
     step_root_span_id,
     step_trace_id,
 )
-from fastvideo.observability.tracing.records import StepSpans
+from fastvideo.observability.tracing.records import ROOT_SPAN_NAME, StepSpans
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,10 +32,14 @@ if TYPE_CHECKING:
 
     from fastvideo.observability.clock import TelemetryClock
     from fastvideo.observability.identity import RunIdentity
+    from fastvideo.observability.tracing.records import RegionEntry
     from fastvideo.profiler.region import Site
     from fastvideo.profiler.sinks import Attributes
 
 logger = init_logger(__name__)
+
+_STEPS: Final = 1 << 63
+"""What OTLP can carry as a whole number."""
 
 STEP_REGION: Final = "training_train_one_step"
 EVENT_REGIONS: Final = ("training_validation", "training_save_checkpoint")
@@ -143,6 +151,7 @@ class RootTraces:
         identity: What the ranks agreed on.
         finished: Is told about every step and event that ends.
         submit: Takes the spans of a sampled trace; None: there are no spans.
+        late: Is told how many entries were left after their trace had ended, and have no span.
 
     Attributes:
         overhead_ns: What beginning and ending traces cost the threads that step.
@@ -155,14 +164,17 @@ class RootTraces:
         *,
         finished: Callable[[FinishedRoot], None],
         submit: Callable[[StepSpans], None] | None,
+        late: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.overhead_ns = 0
+        self._late = late
+        self._ended: tuple[list[SampledEntry], int] = ([], 0)
         self._clock = clock
         self._identity = identity
         self._finished = finished
         self._submit = submit
         self._open: _Open | None = None
-        self._events = 0
+        self._events: Counter[str] = Counter()
         self._contexts: Any = None
         self._otel_current: Callable[[], object] | None = None
         for region in (STEP_REGION, *EVENT_REGIONS):
@@ -182,6 +194,20 @@ class RootTraces:
 
             self._contexts = OtelContexts()
             self._otel_current = current_reader()
+
+    def begin_spans(self, submit: Callable[[StepSpans], None]) -> None:
+        """Begins to leave spans behind, from the next step on."""
+        self._submit = submit
+        self.prepare()
+
+    def collect_late(self) -> None:
+        """Counts entries that were left after the trace they began in had ended."""
+        entries, counted = self._ended
+        late = entries[counted:]
+        if late:
+            self._ended = (entries, counted + len(late))
+            self._clock.add_sampled(late)
+            self._late(len(late))
 
     def disable(self) -> None:
         """Ends all spans of this process: what a forked child does."""
@@ -207,6 +233,7 @@ class RootTraces:
             timer.__enter__()
             return timer
         opened = self._open = self._new_root(site.region.short_name, attributes)
+        self.collect_late()
         sampled = self._submit is not None and self._is_sampled(opened.trace_id)
         if self._contexts is not None:
             opened.token = self._contexts.begin(
@@ -274,8 +301,7 @@ class RootTraces:
 
     def _new_root(self, region: str, attributes: Attributes) -> _Open:
         run_id, attempt = self._identity.run_id, self._identity.attempt
-        step = attributes.get("step")
-        number = step if isinstance(step, int) else None
+        number = _whole(attributes.get("step"))
         kind = attributes.get("step_kind")
         if region == STEP_REGION:
             if number is None:
@@ -284,7 +310,8 @@ class RootTraces:
             trace_id = step_trace_id(run_id, attempt, number)
         else:
             number = now.step if number is None else number
-            trace_id = event_trace_id(run_id, attempt, region, number or 0)
+            self._events[region] += 1  # the same on all ranks, as the steps are
+            trace_id = event_trace_id(run_id, attempt, region, self._events[region])
         now.trace_id = trace_id
         return _Open(region, number, kind if isinstance(kind, str) else None, trace_id)
 
@@ -311,8 +338,11 @@ class RootTraces:
     ) -> None:
         self._clock.sample(on=False)
         now.root = None
-        entries = opened.entries or []
-        self._clock.add_sampled(entries)
+        self.collect_late()
+        kept = opened.entries or []
+        entries: list[RegionEntry] = list(kept)
+        self._clock.add_sampled(kept[: len(entries)])
+        self._ended = (kept, len(entries))
         if self._submit is not None:
             self._submit(
                 StepSpans(
@@ -322,10 +352,22 @@ class RootTraces:
                     anchor_unix_ns=opened.anchor_unix_ns,
                     anchor_perf_ns=opened.anchor_perf_ns,
                     root=root,
-                    entries=list(entries),
+                    entries=entries,
                     error=error,
+                    root_name=ROOT_SPAN_NAME if opened.region == STEP_REGION else opened.region,
                 )
             )
+
+
+def _whole(value: object) -> int | None:
+    """Returns a step's number, or None for what is none; never reads a tensor."""
+    if isinstance(value, bool | torch.Tensor):
+        return None
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+    return number if 0 <= number < _STEPS else None
 
 
 def _ignore(finished: FinishedRoot) -> None:

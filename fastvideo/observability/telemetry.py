@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from fastvideo import __version__
+from fastvideo.observability.metrics.cells import plain_number
 from fastvideo.observability.step import STEP_REGION
 from fastvideo.profiler import get_global_controller, sink_error_counts
 
@@ -27,7 +28,6 @@ _EVENT_DURATIONS: Final = {
     "training_validation": "fastvideo_training_validation_duration_seconds",
     "training_save_checkpoint": "fastvideo_training_checkpoint_duration_seconds",
 }
-_SEPARATE: Final = frozenset({"step_time_sec", "dataloader_time_sec"})
 _ONE_KIND: Final = "step"
 
 
@@ -83,15 +83,19 @@ class StepMetrics:
             samples: How many samples the step trained on, in this process.
         """
         self._samples.add(samples)
-        waited = scalars.get("dataloader_time_sec")
-        if waited is not None:
-            self._wait.observe(waited)
         nonfinite = False
-        for name, value in scalars.items():
-            if name in losses:
+        for name, given in scalars.items():
+            value = plain_number(
+                given
+            )  # None for what is no number, or would have to be waited for
+            if value is None:
+                continue
+            if name == "dataloader_time_sec":
+                self._wait.observe(value)
+            elif name in losses:
                 nonfinite = nonfinite or not math.isfinite(value)
                 self._instruments.gauge("fastvideo_training_loss", name).set(value)
-            elif name not in _SEPARATE:
+            elif name != "step_time_sec":
                 self._instruments.gauge("fastvideo_training_metric", name).set(value)
         if nonfinite:
             self._nonfinite.add(1)

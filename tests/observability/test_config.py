@@ -94,3 +94,11 @@ def test_every_key_is_known_by_one_name() -> None:
     assert {f"FASTVIDEO_{key.upper()}" for key in METRICS_VARIABLES} == set(
         METRICS_VARIABLES.values()
     )
+
+
+def test_a_time_of_centuries_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """Times have a bound, so no thread fails to wait for them."""
+    with caplog.at_level(logging.WARNING, logger="fastvideo"):
+        config = TelemetryConfig.from_sources({"OTEL_BSP_SCHEDULE_DELAY": "9" * 16})
+    assert config.traces.batch.delay_s == 5.0
+    assert "at most 86400000 milliseconds" in caplog.text

@@ -319,3 +319,92 @@ def test_describing_the_run_again_replaces_what_was_known() -> None:
     infos = [key for key in after if key.startswith("fastvideo_run_info")]
     assert len(infos) == 1
     assert 'method="DMD2Method"' in infos[0]
+
+
+def test_a_second_run_starts_counting_anew(tmp_path: Path) -> None:
+    """Ending telemetry forgets the step."""
+    first = observability.start(_config())
+    _steps(first, 3)
+    first.shutdown()
+    assert observability.current_step() is None
+    second = observability.start(_config(FASTVIDEO_SPAN_DIR=str(tmp_path)))
+    second.shutdown()
+    (end,) = [span for span in _spans(tmp_path) if span["name"] == "run_end"]
+    names = {attribute["key"] for attribute in end.get("attributes", [])}
+    assert "fastvideo.last_step" not in names
+
+
+def test_one_bad_scalar_does_not_take_the_others_along() -> None:
+    """What is no number is left out; the rest, NaN included, is counted."""
+    telemetry = observability.start(_config(), run_name="b")
+    scalars: dict[str, Any] = {"loss": None, "total": float("nan"), "after": 2.0}
+    telemetry.record_step(scalars, losses=["loss", "total"])
+    samples = _scrape(telemetry.metrics_url)
+    assert samples['fastvideo_training_nonfinite_loss_total{rank="0",run="b"}'] == 1
+    assert samples['fastvideo_training_metric{name="after",rank="0",run="b"}'] == 2.0
+
+
+LATE_PROVIDER = """
+from fastvideo import observability
+from fastvideo.profiler import profiler_region
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+telemetry = observability.start()
+exporter = InMemorySpanExporter()
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+trace.set_tracer_provider(provider)
+for step in range(3):
+    with profiler_region("training_train_one_step", step=step):
+        pass
+telemetry.flush()
+print(sorted({span.name for span in exporter.get_finished_spans()}))
+"""
+
+
+def test_a_provider_that_the_program_sets_later_is_used() -> None:
+    """With nothing but a TracerProvider, set after the start, steps arrive there."""
+    done = subprocess.run(
+        [sys.executable, "-c", LATE_PROVIDER],
+        env={**os.environ, "FASTVIDEO_METRICS_PORT": "0"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.strip() == "['run_start', 'training_step', 'training_train_one_step']", (
+        done.stderr
+    )
+
+
+FORK_WHILE_STARTING = """
+import os, threading
+from fastvideo import observability
+from fastvideo.observability import setup
+
+observability.start().shutdown()
+with setup._starting:  # as a thread does that is just starting
+    child = os.fork()
+    if child == 0:
+        try:
+            observability.start().shutdown()
+        finally:
+            os._exit(0)
+    print(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_child_never_waits_for_a_start_of_its_parent() -> None:
+    """A lock that was held at the fork is not inherited."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORK_WHILE_STARTING],
+        env={**os.environ, "FASTVIDEO_METRICS_PORT": "0"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.strip() == "0", done.stderr

@@ -7,7 +7,9 @@ import random
 import threading
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
+import torch
 from opentelemetry import baggage, context, trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -38,12 +40,14 @@ class Telemetry:
         self.clock = TelemetryClock()
         self.finished: list[FinishedRoot] = []
         self.spans: list[StepSpans] = []
+        self.late: list[int] = []
         identity = RunIdentity("run", "0-a", "name", 0, 1, 0, "host", "id", ratio, None)
         self.traces = RootTraces(
             self.clock,
             identity,
             finished=self.finished.append,
             submit=self.spans.append if spans else None,
+            late=self.late.append,
         )
         self.traces.prepare()
         self.clock.start()
@@ -421,3 +425,46 @@ def test_a_second_clock_takes_over_and_the_first_cannot_stop_it() -> None:
     second.clock.stop()
     _step()
     assert (len(first.finished), len(second.finished)) == (0, 1)
+
+
+def test_events_at_one_step_are_different_traces(sampled: Telemetry) -> None:
+    """Two validations after the same step have two ids, and their own regions."""
+    _step(5)
+    for _ in range(2):
+        with profiler_region("training_validation"), profiler_region("inference_denoising"):
+            pass
+    first, second = sampled.spans[1:]
+    assert first.trace_id != second.trace_id
+    assert (first.step, first.root_name) == (5, "training_validation")
+    assert [entry.region for entry in second.entries] == [
+        "inference_denoising",
+        "training_validation",
+    ]
+
+
+def test_a_region_that_outlives_its_step_is_counted(sampled: Telemetry) -> None:
+    """Its duration is counted with the next step, and that it has no span is said."""
+    with profiler_region(STEP, step=1):
+        region = profiler_region("training_dataloader")
+        region.__enter__()
+    region.__exit__(None, None, None)
+    _step(2)
+    assert sampled.clock.snapshot()["training_dataloader"][0] == 1
+    assert sampled.late == [1]
+
+
+@pytest.mark.parametrize("given", [np.int64(500), 500])
+def test_whole_numbers_of_any_kind_are_steps(given: object, unsampled: Telemetry) -> None:
+    """Numbers of numpy count, too."""
+    with profiler_region(STEP, step=given):
+        pass
+    assert unsampled.finished[0].step == 500
+
+
+@pytest.mark.parametrize("given", [True, 10**30, -1, "7", torch.tensor(3), None])
+def test_what_is_no_step_is_counted_on(given: object, unsampled: Telemetry) -> None:
+    """A value that OTLP could not carry, or that would have to be read from a device, is none."""
+    now.step = 8
+    with profiler_region(STEP, step=given):
+        pass
+    assert unsampled.finished[0].step == 9

@@ -8,7 +8,6 @@ from fastvideo.observability.tracing.attributes import coerce_attributes, error_
 from fastvideo.observability.tracing.ids import draw_span_id, step_root_span_id
 from fastvideo.observability.tracing.records import (
     DEVICE_DURATION_ATTRIBUTE,
-    ROOT_SPAN_NAME,
     SEGMENT_ATTRIBUTE,
     STEP_ATTRIBUTE,
     STEP_KIND_ATTRIBUTE,
@@ -76,7 +75,7 @@ class StepBuilder:
         if spans.step_kind is not None:
             attributes[STEP_KIND_ATTRIBUTE] = spans.step_kind
         return SpanRecord(
-            name=ROOT_SPAN_NAME,
+            name=spans.root_name,
             trace_id=spans.trace_id,
             span_id=step_root_span_id(spans.trace_id),
             parent_span_id=0,

@@ -16,6 +16,7 @@ from fastvideo.errors import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_LONGEST_MS: Final = 86_400_000
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
 _FALSE: Final = frozenset({"false", "0", "no", "off"})
 _MAX_SHOWN: Final = 80
@@ -65,8 +66,13 @@ class OtelEnv:
         return number
 
     def milliseconds(self, *names: str, default: int, minimum: int = 1) -> float:
-        """Returns a duration in seconds, of a variable in milliseconds."""
-        return self.whole(*names, default=default, minimum=minimum) / 1000
+        """Returns a duration in seconds, of a variable in milliseconds; a day at most."""
+        number = self.whole(*names, default=default, minimum=minimum)
+        if number > _LONGEST_MS:
+            name, value = self.named(*names)
+            self.refuse(name, str(value), f"at most {_LONGEST_MS} milliseconds, a day", default)
+            number = default
+        return number / 1000
 
     def share(self, *names: str, default: float) -> float:
         """Returns a number from 0 to 1."""

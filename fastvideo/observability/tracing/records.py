@@ -78,6 +78,7 @@ class StepSpans:
         root: The entry of ``training_train_one_step``.
         entries: The finished entries of the step, with or without ``root``, in any order.
         error: Type of the exception that ended the step, or None.
+        root_name: Name of the root span, which rank 0 sends.
     """
 
     step: int
@@ -88,6 +89,7 @@ class StepSpans:
     root: RegionEntry
     entries: list[RegionEntry]
     error: type[BaseException] | None = None
+    root_name: str = ROOT_SPAN_NAME
 
 
 @dataclass(slots=True)

@@ -204,7 +204,7 @@ def _read(env: OtelEnv) -> TraceSettings:
     resource.pop("service.name", None)
     return TraceSettings(
         otlp=_otlp(env) if "otlp" in exporters else None,
-        span_dir=Path(span_dir) if span_dir else None,
+        span_dir=Path(span_dir).expanduser().absolute() if span_dir else None,
         console="console" in exporters,
         disabled=env.flag("OTEL_SDK_DISABLED", default=False),
         sampler=_sampler(env),
