@@ -37,6 +37,11 @@ _LEFT_TO_TORCHRUN: Final = "SIGQUIT"
 _REPEAT_S: Final = 2.0
 _MISTAKE: Final = 2
 _SIGNAL_STATUS: Final = 128
+_TORCHRUN_LOGGERS: Final = (
+    "torch.distributed.elastic.agent.server.api",
+    "torch.distributed.elastic.multiprocessing.api",
+)
+_SAID_HERE: Final = ("Received %s death signal", "Sending process %s closing", "failed (exitcode")
 _OURS: Final = "fastvideo."
 _TARGET: Final = "_target_"
 
@@ -90,23 +95,24 @@ def check_launch(arguments: TrainArguments) -> None:
 
 
 def describe_failures(failures: Mapping[int, ProcessFailure]) -> list[str]:
-    """Returns one line for each rank that failed, except where it only repeats another.
+    """Returns a line for each rank that failed by itself, without what was said already.
 
     Args:
-        failures: Global rank to what torchrun knows about its end.
+        failures: Global rank to what torchrun knows about its end. Ranks that torchrun ended
+            because another one had failed are among them.
     """
+    recorded = {rank: recorded_failure(f.error_file_data) for rank, f in failures.items()}
+    said = {message for message, told in recorded.values() if told}
+    first = {r: f for r, f in failures.items() if f.exitcode != -signal.SIGTERM} or failures
     lines: list[str] = []
-    seen: set[str] = set()
-    for rank, failure in sorted(failures.items()):
-        what, told = recorded_failure(failure.error_file_data)
-        if what and what in seen:
-            continue
-        seen.add(what)
-        what = "" if told else what
+    for rank, failure in sorted(first.items()):
         end = f"ended with status {failure.exitcode}"
         if failure.exitcode < 0:
             end = f"was ended by {signal.Signals(-failure.exitcode).name}"
-        lines.append(f"rank {rank} (pid {failure.pid}) {end}" + (f": {what}" if what else ""))
+        message = recorded[rank][0]
+        news = message and message not in said
+        lines.append(f"rank {rank} (pid {failure.pid}) {end}" + (f": {message}" if news else ""))
+        said.add(message)
     return lines
 
 
@@ -130,7 +136,8 @@ def _launch(argv: list[str], signals: _Signals) -> int:
     options = torchrun.parse_args(argv)  # type: ignore[no-untyped-call]
     check_launch(parse_arguments(options.training_script_args))
     options.signals_to_handle = _LEFT_TO_TORCHRUN
-    logging.getLogger("torch.distributed.elastic.multiprocessing.api").addFilter(_is_news)
+    for name in _TORCHRUN_LOGGERS:
+        logging.getLogger(name).addFilter(_is_news)
     # Whoever started this process with an error file gets the first failure in it.
     run: Any = torchrun.run
     if os.environ.get("TORCHELASTIC_ERROR_FILE"):
@@ -179,13 +186,14 @@ class _Signals:
         self.first = self.first or number
         self._first_at = now
         message = f"stopped by {signal.Signals(number).name}"
+        os.write(2, f"fastvideo: {message}; the ranks write what is pending\n".encode())
         # The ranks write what is pending on SIGTERM, whichever signal came.
         raise self._exception(message, sigval=signal.SIGTERM)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Leaves out the line per rank that says a signal is passed on to it."""
-    return not str(record.msg).startswith("Sending process")
+    """Leaves out what this program says in fewer words."""
+    return not str(record.msg).startswith(_SAID_HERE)
 
 
 if __name__ == "__main__":

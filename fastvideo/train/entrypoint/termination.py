@@ -28,12 +28,9 @@ class Terminated(SystemExit):
     Attributes:
         status: The exit status.
         signal: What asked for it.
-        leaves_work: Whether a thread still works on what others finish if this process ends, so
-            that it must not be waited for.
     """
 
     def __init__(self, number: int) -> None:
-        self.leaves_work = False
         self.status = _SIGNAL_STATUS + number
         super().__init__(self.status)
         self.signal = signal.Signals(number)

@@ -38,6 +38,7 @@ from fastvideo.profiler import get_or_create_profiler, profiler_region
 from fastvideo.train.builder import build_from_config
 from fastvideo.train.entrypoint.arguments import TrainArguments, parse_arguments
 from fastvideo.train.entrypoint.mistakes import tell_mistake
+from fastvideo.train.entrypoint.peers import PeerConnections
 from fastvideo.train.entrypoint.termination import Terminated, terminate_by_exception
 from fastvideo.train.mesh import reconcile_mesh
 from fastvideo.train.preflight import LATEST, check_environment, check_run
@@ -97,7 +98,8 @@ def run_program(argv: Sequence[str] | None = None) -> int:
         argv: As for :func:`main`.
 
     Returns:
-        0, or 1 for a mistake of the user, which is said in one line. Other exceptions pass.
+        0, or 1 for a mistake of the user, which is said in one line. Other exceptions pass, and a
+        signal ends the process here.
     """
     try:
         return main(argv)
@@ -105,11 +107,11 @@ def run_program(argv: Sequence[str] | None = None) -> int:
         tell_mistake(error, rank=get_world_rank())
         return 1
     except Terminated as stop:
-        if stop.leaves_work:  # exit handlers would wait for it
-            logging.shutdown()
-            sys.stdout.flush()
-            os._exit(stop.status)
-        raise
+        # Everything is written. Other ranks may wait in a collective for the end of this one, and
+        # after a large trace it takes Python many seconds to take itself apart.
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(stop.status)
 
 
 def _run(arguments: TrainArguments) -> None:
@@ -121,22 +123,18 @@ def _run(arguments: TrainArguments) -> None:
     mesh = cfg.training.distributed
     reconcile_mesh(mesh, get_world_size(), strict=envs.FASTVIDEO_STRICT_MESH)
     controller = telemetry = error = None
+    peers = PeerConnections()
     try:
-        maybe_init_distributed_environment_and_model_parallel(mesh.tp_size, mesh.sp_size)
+        with peers.opened_here():
+            maybe_init_distributed_environment_and_model_parallel(mesh.tp_size, mesh.sp_size)
         settings = TelemetryConfig.from_sources(
             os.environ, cfg.observability, run_name=cfg.training.tracker.run_name
         )
         if not arguments.dry_run:
             telemetry = start_telemetry(settings)
         controller = get_or_create_profiler(envs.FASTVIDEO_TORCH_PROFILER_DIR or None)
-        with profiler_region("model_loading"):
-            _, method, dataloader, start_step = build_from_config(cfg)
-        if arguments.dry_run:
-            _report_dry_run(cfg, method, settings)
-            return
-        if telemetry is not None:
-            _observe(telemetry, cfg, method)
-        _train(cfg, method, dataloader=dataloader, start_step=start_step)
+        with peers.shut_down_on_signals():
+            _build_and_train(cfg, settings, telemetry, dry_run=arguments.dry_run)
     except BaseException as stop:
         error = stop
         if isinstance(stop, Terminated):
@@ -149,6 +147,19 @@ def _run(arguments: TrainArguments) -> None:
         set_collective_wait(None)
         if telemetry is not None:
             telemetry.shutdown(error=error, linger=True)
+
+
+def _build_and_train(
+    cfg: RunConfig, settings: TelemetryConfig, telemetry: Telemetry | None, *, dry_run: bool
+) -> None:
+    with profiler_region("model_loading"):
+        _, method, dataloader, start_step = build_from_config(cfg)
+    if dry_run:
+        _report_dry_run(cfg, method, settings)
+        return
+    if telemetry is not None:
+        _observe(telemetry, cfg, method)
+    _train(cfg, method, dataloader=dataloader, start_step=start_step)
 
 
 def _observe(telemetry: Telemetry, cfg: RunConfig, method: TrainingMethod) -> None:
@@ -194,8 +205,7 @@ def _say_if_afresh(checkpoint: CheckpointConfig) -> None:
 def _stop_tracing(controller: TorchProfilerController, error: BaseException | None) -> None:
     """Closes kernel tracing; after a signal the exports are left to their helper process.
 
-    Other ranks may wait in a collective for this one, and only its end lets them go, so it must
-    not wait long.
+    Other ranks may wait in a collective for this one, and only its end lets them go.
     """
     if not isinstance(error, Terminated):
         controller.stop()
@@ -204,7 +214,6 @@ def _stop_tracing(controller: TorchProfilerController, error: BaseException | No
     stopping.start()
     stopping.join(_TRACING_S)
     if stopping.is_alive():
-        error.leaves_work = True
         logger.warning("kernel traces are still being exported; their helper process goes on")
 
 

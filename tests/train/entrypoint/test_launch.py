@@ -69,20 +69,23 @@ def failure(tmp_path: Path) -> Callable[..., ProcessFailure]:
 
 
 def test_failures_are_a_line_each(failure: Callable[..., ProcessFailure]) -> None:
-    """What rank 0 said is not repeated, by no rank; ends by a signal are named."""
+    """What rank 0 said is not repeated, and ranks that torchrun ended are not blamed."""
     failures = {
         2: failure(1, "ConfigError: b"),
         0: failure(1, "ConfigError: a", told=True),
         1: failure(1, "ConfigError: a"),
         3: failure(-9),
         4: failure(3),
+        5: failure(-15),
     }
     assert describe_failures(failures) == [
         "rank 0 (pid 7) ended with status 1",
+        "rank 1 (pid 7) ended with status 1",
         "rank 2 (pid 7) ended with status 1: ConfigError: b",
         "rank 3 (pid 7) was ended by SIGKILL",
         "rank 4 (pid 7) ended with status 3",
     ]
+    assert describe_failures({5: failures[5]}) == ["rank 5 (pid 7) was ended by SIGTERM"]
 
 
 @pytest.mark.parametrize(
