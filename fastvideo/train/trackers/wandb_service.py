@@ -78,6 +78,8 @@ class WandbTracker:
 
     def log_file(self, path: Path, name: str) -> None:
         """Puts a copy of the file into the run's files."""
+        if self._run.settings.mode == "disabled":  # such a run has no directory
+            return
         directory = Path(self._run.dir)
         target = directory / name
         shutil.copyfile(path, target)
