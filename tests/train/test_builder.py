@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 import yaml
 
 from fastvideo.train.builder import build_from_config
+from fastvideo.train.instantiate import resolve_target
 from fastvideo.train.run_config import RunConfig, load_run_config
 
 TARGET = "_target_"
+CONFIGS = Path(__file__).parents[2] / "examples" / "train" / "configs"
 
 
 @pytest.fixture(autouse=True)
@@ -101,6 +104,28 @@ def test_unknown_model_keys_are_one_warning(load: Any) -> None:
     cfg = load("--models.student.flow_shfit=8")
     with pytest.warns(UserWarning, match="did you mean 'flow_shift'"):
         build_from_config(cfg)
+
+
+def test_unknown_method_keys_are_named_with_the_nearest(
+    load: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A method that declares its keys warns of others; one that does not takes any."""
+    cfg = load("--method.fail_att=9")
+    build_from_config(cfg)
+    assert caplog.messages == []
+    method = import_module("toy_run").ToyMethod
+    monkeypatch.setattr(method, "known_keys", frozenset({"fail_at", "sigterm_at"}))
+    build_from_config(cfg)
+    assert caplog.messages == ["unknown key method.fail_att is ignored. Did you mean 'fail_at'?"]
+
+
+def test_shipped_methods_know_the_keys_of_their_run_files() -> None:
+    """No shipped run file causes a warning."""
+    for path in sorted(CONFIGS.rglob("*.yaml")):
+        section = load_run_config(path).method
+        method = resolve_target(section.pop(TARGET))
+        assert method.known_keys is not None
+        assert set(section) <= method.known_keys
 
 
 def test_building_leaves_the_config_alone(load: Any) -> None:

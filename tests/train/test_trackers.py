@@ -312,18 +312,37 @@ def test_wandb_records_offline_without_a_key(tmp_path: Path) -> None:
         tracker.finish(exit_code=1)
         """
     )
-    hidden = {"WANDB_API_KEY", "WANDB_BASE_URL", "NETRC"}
+    hidden = {"WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_SILENT", "WANDB_QUIET", "NETRC"}
     environment = {key: value for key, value in os.environ.items() if key not in hidden}
-    environment |= {"WANDB_MODE": "online", "HOME": str(tmp_path), "WANDB_SILENT": "true"}
+    environment |= {"WANDB_MODE": "online", "HOME": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)],
         env=environment, check=True, timeout=180, capture_output=True, text=True,
     )  # fmt: skip
     assert "wandb has no API key, so this run is recorded offline" in done.stderr
     assert "tracker wandb failed" not in done.stderr
+    assert not [line for line in done.stderr.splitlines() if line.startswith("wandb: ")]
     (run,) = (tmp_path / "wandb").glob("offline-run-*")
     assert (run / "files" / "run.yaml").read_text() == "a: 1"
     assert any(b"loss" in file.read_bytes() for file in run.glob("run-*.wandb"))
+
+
+@pytest.mark.parametrize(
+    ("mode", "variable", "expected"),
+    [
+        (None, "", {"quiet": True}),
+        ("offline", "", {"silent": True}),
+        ("offline", "false", {}),
+    ],
+)
+def test_wandb_says_little_unless_asked(
+    monkeypatch: pytest.MonkeyPatch, mode: str | None, variable: str, expected: dict[str, bool]
+) -> None:
+    """Offline it says nothing, online only the essential, and its own variables win."""
+    for name in ("WANDB_MODE", "WANDB_QUIET"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WANDB_SILENT", variable)
+    assert wandb_service._verbosity(mode) == expected
 
 
 @pytest.mark.parametrize(

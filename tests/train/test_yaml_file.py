@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fastvideo.errors import ConfigError
-from fastvideo.train.yaml_file import parse_yaml, read_yaml
+from fastvideo.train.yaml_file import dump_yaml, parse_yaml, read_yaml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,3 +57,13 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="not text in UTF-8"):
         read_yaml(tmp_path / "binary.yaml")
+
+
+def test_dumped_values_are_read_back_as_they_are() -> None:
+    """Text that looks like a number stays text, order stays, and no anchors are made."""
+    shared = {"a": 1}
+    content = {"z": "1e-5", "a": 1e-5, "n": None, "t": "true", "list": [shared, shared], "x": "é"}
+    text = dump_yaml(content)
+    assert parse_yaml(text, where="dump") == content
+    assert list(parse_yaml(text, where="dump")) == list(content)
+    assert "&" not in text

@@ -100,3 +100,11 @@ def test_switched_off_it_never_runs(every: int) -> None:
     callback.on_train_start(method, iteration=0)
     callback.on_validation_begin(method, iteration=0)
     callback.on_validation_end(method, iteration=0)
+
+
+def test_a_mistyped_key_is_suspected(caplog: pytest.LogCaptureFixture) -> None:
+    """Any key goes to the pipeline, but one that is nearly known is named."""
+    make(every_step=0, flow_shift=8)
+    assert caplog.messages == [
+        "callbacks.validation.every_step is passed to the pipeline. Did you mean 'every_steps'?"
+    ]
