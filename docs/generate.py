@@ -120,7 +120,8 @@ def spans_page() -> str:
             "",
             "What a call site gives a region besides, as in `profiler_region(name, key=value)`, is",
             "the attribute `fastvideo.key`. Rank, run, attempt, world size and host are",
-            "attributes of the resource. A region that is left after its step has ended has no span; it is",
+            "attributes of the resource. A region that is left after its step has ended has no",
+            "span; it is",
             'counted in `fastvideo_telemetry_spans_dropped_total{reason="late"}`.',
             "",
         ]
