@@ -100,7 +100,10 @@ class _Entry:
     def __enter__(self) -> None:
         site = self.site
         self._generation = _sinks.generation
-        self._opened: list[tuple[RegionSink, object]] = []
+        around: list[tuple[RegionSink | None, Any]] | None = getattr(self, "_opened", None)
+        self._opened: list[tuple[RegionSink | None, Any]] = []
+        if around:  # this object is entered again before it is left
+            self._opened.append((None, around))
         for sink in site.sinks:
             try:
                 token = sink.enter(site.region, site.annotation, self.attributes)
@@ -126,6 +129,9 @@ class _Entry:
         passing: BaseException | None = None
         while opened:
             sink, token = opened.pop()
+            if sink is None:
+                self._opened = token
+                break
             try:
                 sink.exit(token, error_type)
             except (RecursionError, MemoryError):  # nothing can be called here, logging least

@@ -470,3 +470,16 @@ def test_a_forked_child_has_no_clock(clock: Clock) -> None:
     with profiler_region("training_forward"):
         pass
     assert (status, len(clock.made)) == (0, 1)
+
+
+def test_one_object_may_be_entered_again_before_it_is_left(sink: RecordingSink) -> None:
+    """A stored region that is entered twice is left twice."""
+    stored = profiler_region("training_forward")
+    with stored:
+        with stored:
+            pass
+        assert sink.events[-1] == ("exit", "training_forward")
+    with stored:
+        pass
+    kinds = [kind for kind, _ in sink.events]
+    assert kinds == ["enter", "enter", "exit", "exit", "enter", "exit"]
