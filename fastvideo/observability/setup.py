@@ -156,6 +156,7 @@ class Telemetry:
         self.instruments.gauge("fastvideo_run_active").set(0)
         self._endpoint.stop(linger=linger and error is None)
         now.step, now.trace_id = None, 0
+        set_trace_metadata(run_id=None, trace_id_of_step=None)
         _forget(self)
 
     def at_exit(self) -> None:

@@ -20,6 +20,7 @@ import pytest
 from fastvideo import observability
 from fastvideo.observability import TelemetryConfig
 from fastvideo.profiler import profiler_region
+from fastvideo.profiler.trace_metadata import trace_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -327,6 +328,7 @@ def test_a_second_run_starts_counting_anew(tmp_path: Path) -> None:
     _steps(first, 3)
     first.shutdown()
     assert observability.current_step() is None
+    assert trace_metadata(1)["trace_id"] is None
     second = observability.start(_config(FASTVIDEO_SPAN_DIR=str(tmp_path)))
     second.shutdown()
     (end,) = [span for span in _spans(tmp_path) if span["name"] == "run_end"]
