@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 WORKER = textwrap.dedent(
     """
-    import sys
+    import os, sys
     from types import SimpleNamespace
     import torch, torch.distributed as dist
     import torch.distributed.checkpoint as dcp
@@ -108,6 +108,7 @@ WORKER = textwrap.dedent(
     for name, p in alone["student_ema"].items():
         assert torch.equal(whole(fresh[2].student_ema.shadow[name]), p), name
     dist.destroy_process_group()
+    os._exit(0)  # torch's own threads sometimes abort a process that ends the usual way
     """
 )
 
