@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 from pathlib import Path
@@ -45,9 +46,14 @@ def cpu_traces(
 
 def analysis_of(traces: dict[int, str]) -> Any:
     """Opens traces in HolisticTraceAnalysis."""
-    from hta.trace_analysis import TraceAnalysis  # noqa: PLC0415 - an extra
+    from hta.common.trace import Trace  # noqa: PLC0415 - an extra
+    from hta.trace_analysis import TraceAnalysis  # noqa: PLC0415
 
-    return TraceAnalysis(trace_files=traces)
+    # Its default forks a pool from this process, whose threads make that a matter of luck.
+    alone = functools.partialmethod(Trace.load_traces, use_multiprocessing=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trace, "load_traces", alone)
+        return TraceAnalysis(trace_files=traces)
 
 
 def test_ranks_are_found_by_their_metadata(cuda_traces: dict[int, str], tmp_path: Path) -> None:
