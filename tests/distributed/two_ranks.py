@@ -181,3 +181,5 @@ def main(out: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(0)  # torch's own threads sometimes abort a process that ends the usual way

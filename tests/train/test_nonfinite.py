@@ -103,6 +103,8 @@ WORKER = textwrap.dedent(
     with open(f"{out}/rank{rank}.json", "w") as file:
         json.dump({"steps": method.steps, "error": error}, file)
     dist.destroy_process_group()
+    import os
+    os._exit(0)  # torch's own threads sometimes abort a process that ends the usual way
     """
 )
 

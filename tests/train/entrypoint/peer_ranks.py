@@ -47,3 +47,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    sys.stdout.flush()
+    os._exit(0)  # torch's own threads sometimes abort a process that ends the usual way

@@ -11,6 +11,7 @@ shares, the same gradients.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -257,3 +258,5 @@ def main(data: str, out: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(0)  # torch's own threads sometimes abort a process that ends the usual way
