@@ -410,3 +410,24 @@ def test_a_child_never_waits_for_a_start_of_its_parent() -> None:
         check=False,
     )
     assert done.stdout.strip() == "0", done.stderr
+
+
+def test_validations_are_traces_of_their_own_without_orphans(tmp_path: Path) -> None:
+    """Each has one root that links to the run's start, its region below, and regions below that."""
+    telemetry = observability.start(_config(FASTVIDEO_SPAN_DIR=str(tmp_path)))
+    _steps(telemetry, 1)
+    for _ in range(2):
+        with profiler_region("training_validation"), profiler_region("inference_denoising"):
+            pass
+    telemetry.shutdown()
+    spans = _spans(tmp_path)
+    start = spans[0]["spanId"]
+    traces = {s["traceId"] for s in spans if s["name"] == "training_validation"}
+    assert len(traces) == 2
+    for trace_id in traces:
+        members = [s for s in spans if s["traceId"] == trace_id]
+        ids = [s["spanId"] for s in members]
+        (root,) = [s for s in members if not s.get("parentSpanId")]
+        assert len(set(ids)) == len(ids) == 3
+        assert (root["name"], root["links"][0]["spanId"]) == ("training_validation", start)
+        assert all(s["parentSpanId"] in ids for s in members if s is not root)

@@ -37,7 +37,7 @@ def event_trace_id(run_id: str, attempt: str, event: str, step: int = 0) -> int:
         run_id: Identifier of the run, the same on every rank.
         attempt: What tells the restarts of a run apart.
         event: What it is, such as ``"run_start"`` or ``"training_validation"``.
-        step: The step it belongs to, for what happens more than once.
+        step: Which one it is, for what happens more than once; the same on every rank.
     """
     return _hash("event", run_id, attempt, event, str(step), size=TRACE_ID_BYTES)
 

@@ -1,4 +1,4 @@
-"""Spans of a run that belong to no step: its start, its end, validations and checkpoints.
+"""Spans of a run that belong to no step: its start and its end.
 
 A run is short spans that link to each other. One span for all of it would be lost with the
 process, and no trace store shows a trace that lasts for days.
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from fastvideo.observability.tracing.attributes import coerce_attributes
 from fastvideo.observability.tracing.ids import draw_span_id, event_trace_id, step_root_span_id
-from fastvideo.observability.tracing.records import STEP_ATTRIBUTE, SpanRecord
+from fastvideo.observability.tracing.records import SpanRecord
 from fastvideo.observability.tracing.settings import SpanLimits
 
 if TYPE_CHECKING:
@@ -97,47 +97,4 @@ def run_end_record(
         end_unix_ns=end_unix_ns,
         attributes=given,
         error_type=error,
-    )
-
-
-def event_record(
-    identity: RunIdentity,
-    event: str,
-    *,
-    step: int,
-    start_unix_ns: int,
-    end_unix_ns: int,
-    attributes: Mapping[str, object] | None = None,
-    error: str | None = None,
-) -> SpanRecord:
-    """Builds this rank's span of a validation or a checkpoint: a trace of its own.
-
-    Rank 0's span is the root, with a derived id; those of the others are its children. All link to
-    ``run_start``.
-
-    Args:
-        identity: Of the run and of this process.
-        event: Short name of the region, such as ``"training_validation"``.
-        step: The step it belongs to.
-        start_unix_ns: When it began, in Unix nanoseconds.
-        end_unix_ns: When it ended.
-        attributes: What describes it; coerced like those of regions.
-        error: Type of the exception that ended it, or None.
-    """
-    trace_id = event_trace_id(identity.run_id, identity.attempt, event, step)
-    root_id = step_root_span_id(trace_id)
-    is_root = identity.rank == 0
-    given, dropped = coerce_attributes(attributes or {}, SpanLimits())
-    return SpanRecord(
-        name=event,
-        trace_id=trace_id,
-        span_id=root_id if is_root else draw_span_id(),
-        parent_span_id=0 if is_root else root_id,
-        start_unix_ns=start_unix_ns,
-        end_unix_ns=max(start_unix_ns, end_unix_ns),
-        attributes={**given, STEP_ATTRIBUTE: step},
-        error_type=error,
-        links=(run_start_context(identity),),
-        dropped_attributes=dropped,
-        remote_parent=not is_root,
     )

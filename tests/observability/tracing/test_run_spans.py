@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fastvideo.observability.tracing.run_spans import (
-    event_record,
     run_end_record,
     run_start_context,
     run_start_record,
@@ -53,25 +52,3 @@ def test_traceparent_is_the_parent_of_the_start(steps: ModuleType) -> None:
     assert start.remote_parent
     end = run_end_record(identity, run_seconds=1.0, end_unix_ns=3)
     assert (end.trace_id, end.parent_span_id) == (0xABC, start.span_id)
-
-
-def test_validations_are_traces_of_their_own(steps: ModuleType) -> None:
-    """A validation has one root over all ranks, and links to the start of the run."""
-    ranks = [
-        event_record(
-            steps.make_identity(rank=rank, world_size=2),
-            "training_validation",
-            step=7,
-            start_unix_ns=1,
-            end_unix_ns=2,
-        )
-        for rank in (0, 1)
-    ]
-    assert ranks[0].trace_id == ranks[1].trace_id
-    assert (ranks[0].parent_span_id, ranks[1].parent_span_id) == (0, ranks[0].span_id)
-    assert ranks[0].links == ranks[1].links == (run_start_context(steps.make_identity()),)
-    assert ranks[1].attributes == {"fastvideo.step": 7}
-    later = event_record(
-        steps.make_identity(), "training_validation", step=8, start_unix_ns=1, end_unix_ns=2
-    )
-    assert later.trace_id != ranks[0].trace_id
