@@ -156,21 +156,24 @@ def _is_of_sink(error: BaseException) -> TypeGuard[Exception]:
 class _TimedEntry(_Entry):
     """One entry of a region that sinks listen to while a clock is set; the clock is innermost."""
 
-    __slots__ = ("_timer",)
+    __slots__ = ("_timers",)
 
     def __enter__(self) -> None:
         super().__enter__()
+        timers: list[ClockTimer] = getattr(self, "_timers", [])
+        self._timers = timers  # more than one when this object is entered again before it is left
         time = self.site.time
-        self._timer = None if time is None else time()
-        if self._timer is None:
+        if time is None:
             return
-        self._timer.site = self.site
-        self._timer.attributes = self.attributes
-        for _, token in self._opened:
-            segment = getattr(token, "segment_file", None)
+        timer = time()
+        timer.site = self.site
+        timer.attributes = self.attributes
+        for sink, token in self._opened:
+            segment = getattr(token, "segment_file", None) if sink is not None else None
             if segment is not None:
-                self._timer.note_segment(segment)
-        self._timer.__enter__()
+                timer.note_segment(segment)
+        timer.__enter__()
+        timers.append(timer)
 
     def __exit__(
         self,
@@ -179,8 +182,8 @@ class _TimedEntry(_Entry):
         traceback: TracebackType | None,
     ) -> None:
         try:
-            if self._timer is not None:
-                self._timer.__exit__(error_type, raised, traceback)
+            if self._timers:
+                self._timers.pop().__exit__(error_type, raised, traceback)
         finally:
             super().__exit__(error_type, raised, traceback)
 

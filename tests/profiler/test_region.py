@@ -483,3 +483,13 @@ def test_one_object_may_be_entered_again_before_it_is_left(sink: RecordingSink) 
         pass
     kinds = [kind for kind, _ in sink.events]
     assert kinds == ["enter", "enter", "exit", "exit", "enter", "exit"]
+
+
+def test_a_stored_region_is_timed_once_for_each_entry(clock: Clock, sink: RecordingSink) -> None:
+    """Entered again before it is left, with sinks and a clock, it has a timer for each entry."""
+    stored = profiler_region("training_forward")
+    with stored, stored:
+        pass
+    assert [watch.entries for watch in clock.made] == [1, 1]
+    assert len(clock.idle["training_forward"]) == 2
+    assert len(sink.events) == 4
