@@ -116,6 +116,7 @@ def describe_process(
     instruments.gauge("fastvideo_run_active").set(1)
     world_size = str(identity.world_size)
     instruments.info("fastvideo_run_info", identity.run_name, method, model, world_size)
+    instruments.gauge("fastvideo_run_world_size").set(identity.world_size)
     local_rank = str(identity.local_rank)
     instruments.info("fastvideo_rank_info", identity.host_name, local_rank, device)
     instruments.info(

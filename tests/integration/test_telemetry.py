@@ -246,3 +246,4 @@ def test_run_rank_and_build_describe_themselves(run: Observed) -> None:
     described = run.prometheus.get("query", query=query, time=run.at)["result"]
     assert {row["metric"]["rank"] for row in described} == {"0", "1"}
     assert {row["metric"]["world_size"] for row in described} == {"2"}
+    assert run.last("fastvideo_run_world_size") == {"0": 2.0, "1": 2.0}

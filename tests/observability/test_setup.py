@@ -97,6 +97,7 @@ def test_a_loop_of_your_own_is_scraped(tmp_path: Path) -> None:
         == 3
     )
     assert samples[f"fastvideo_run_active{{{own}}}"] == 1
+    assert samples[f"fastvideo_run_world_size{{{own}}}"] == 1
     assert (
         abs(samples[f"fastvideo_training_last_step_timestamp_seconds{{{own}}}"] - time.time()) < 60
     )

@@ -212,6 +212,8 @@ _PROCESS: Final = (
         "Always 1; the labels describe the run",
         ("run_name", "method", "model", "world_size"),
     ),
+    # A number, because no query can count with the label of fastvideo_run_info.
+    Family("fastvideo_run_world_size", "gauge", "Number of ranks that the run started with"),
     Family(
         "fastvideo_rank_info",
         "gauge",
