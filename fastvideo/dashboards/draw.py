@@ -1,0 +1,150 @@
+"""Draws a dashboard from a live Prometheus, laid out and coloured as Grafana shows it.
+
+For documentation and reviews: the panels, queries, units, thresholds and positions are those of
+the dashboard's JSON, so what reads badly in the picture reads badly in Grafana. Where a picture
+cannot follow (links, tooltips, exemplars that open a trace) it shows nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from fastvideo.dashboards import palette
+from fastvideo.dashboards.canvas import Box, Canvas
+from fastvideo.dashboards.draw_panels import draw_panel
+from fastvideo.dashboards.panel_data import fetch, panel_window
+from fastvideo.dashboards.substitute import ALL, Choice, Window
+from fastvideo.dashboards.variables import choose
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from fastvideo.dashboards.panel_data import Frame
+    from fastvideo.dashboards.prometheus import Prometheus
+
+WIDTH_PX: Final = 1560
+COLUMNS: Final = 24
+ROW_PX: Final = 38
+GAP_PX: Final = 8
+HEADER_PX: Final = 52
+
+
+def grid_box(position: Mapping[str, int]) -> Box:
+    """Returns where a panel is.
+
+    Args:
+        position: ``gridPos`` of its JSON.
+    """
+    column = (WIDTH_PX - GAP_PX) / COLUMNS
+    return Box(
+        GAP_PX + position["x"] * column,
+        HEADER_PX + position["y"] * ROW_PX,
+        position["w"] * column - GAP_PX,
+        position["h"] * ROW_PX - GAP_PX,
+    )
+
+
+def draw_dashboard(
+    dashboard: Mapping[str, Any],
+    prometheus: Prometheus,
+    path: Path,
+    *,
+    window: Window,
+    given: Mapping[str, str],
+) -> None:
+    """Draws one dashboard.
+
+    Args:
+        dashboard: Its JSON, as provisioned.
+        prometheus: Where its queries go.
+        path: The PNG to write.
+        window: The time it shows.
+        given: Values of variables, by name; see :func:`fastvideo.dashboards.variables.choose`.
+
+    Raises:
+        ConfigError: A given value does not exist.
+        PrometheusError: Prometheus does not answer, or refuses a query.
+        MissingExtraError: matplotlib is not installed.
+    """
+    choices = choose(dashboard, prometheus, window, given)
+    panels = list(visible_panels(dashboard))
+    bottom = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels)
+    canvas = Canvas(WIDTH_PX, HEADER_PX + bottom * ROW_PX + GAP_PX)
+    _draw_header(canvas, dashboard, choices, window)
+    marks = annotation_times(dashboard, prometheus, choices, window)
+    for panel in panels:
+        box = grid_box(panel["gridPos"])
+        if panel["type"] == "row":
+            canvas.text(box.left + 4, box.top + box.height / 2, f"⌄  {panel['title']}", fontsize=11)
+            continue
+        own = panel_window(panel, window, width_px=round(box.width))
+        frames = fetch(panel, prometheus, choices, own)
+        draw_panel(canvas, box, panel, frames, own, marks)
+    canvas.save(path)
+
+
+def visible_panels(dashboard: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    """Gives the panels of a dashboard's JSON, those in folded rows left out."""
+    yield from dashboard["panels"]
+
+
+def annotation_times(
+    dashboard: Mapping[str, Any],
+    prometheus: Prometheus,
+    choices: Mapping[str, Choice],
+    window: Window,
+) -> list[tuple[float, str]]:
+    """Returns when something happened that the dashboard marks, and the mark's colour."""
+    marks: list[tuple[float, str]] = []
+    for entry in dashboard.get("annotations", {}).get("list", []):
+        if not entry.get("expr") or not entry.get("enable", True):
+            continue
+        panel = {"targets": [{**entry, "refId": "A", "legendFormat": entry.get("titleFormat", "")}]}
+        for frame in fetch(panel, prometheus, choices, window):
+            times = frame.series.times
+            new = [
+                at
+                for index, at in enumerate(times)
+                if frame.series.values[index]
+                and (not index or at - times[index - 1] > 2 * _step(frame))
+            ]
+            marks += [(at, palette.color(entry.get("iconColor", "blue"))) for at in new]
+    return marks
+
+
+def _step(frame: Frame) -> float:
+    times = frame.series.times
+    return min((b - a for a, b in zip(times, times[1:], strict=False)), default=1.0)
+
+
+def _draw_header(
+    canvas: Canvas, dashboard: Mapping[str, Any], choices: Mapping[str, Choice], window: Window
+) -> None:
+    left = 16.0
+    canvas.text(left, HEADER_PX / 2 - 2, dashboard["title"], fontsize=14, weight="bold")
+    left += canvas.text_width(dashboard["title"], 14, "bold") + 28
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "datasource" or variable.get("hide"):
+            continue
+        label = variable.get("label") or variable["name"]
+        choice = choices[variable["name"]]
+        value = "All" if choice.values == (ALL,) else ", ".join(choice.values) or "(none)"
+        left = _draw_pill(canvas, left, label, value) + 12
+    start, end = (time.localtime(at) for at in (window.start, window.end))
+    span = f"{time.strftime('%H:%M:%S', start)} to {time.strftime('%H:%M:%S', end)}"
+    canvas.text(WIDTH_PX - 16, HEADER_PX / 2 - 2, span, ha="right", color=palette.FAINT)
+
+
+def _draw_pill(canvas: Canvas, left: float, label: str, value: str) -> float:
+    top = HEADER_PX / 2 - 15
+    label_width = canvas.text_width(label, 9) + 18
+    width = canvas.text_width(value, 9) + 20
+    canvas.rectangle(Box(left, top, label_width, 26), palette.PANEL, edge=palette.BORDER)
+    canvas.rectangle(
+        Box(left + label_width, top, width, 26), palette.BACKGROUND, edge=palette.BORDER
+    )
+    canvas.text(left + 9, top + 13, label, color=palette.ACCENT)
+    canvas.text(left + label_width + 10, top + 13, value)
+    return left + label_width + width
