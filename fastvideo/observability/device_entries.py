@@ -9,7 +9,7 @@ from __future__ import annotations
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from fastvideo.observability.entries import RegionTimer, SampledEntry
+from fastvideo.observability.entries import NotedEntry, RegionTimer, SampledEntry
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -71,9 +71,15 @@ def sampled_entry_class(device: DeviceTimer) -> type[SampledEntry]:
             super().__exit__(error, raised, traceback)
 
         @property
-        def device_ms(self) -> float | None:
+        def device_ms(self) -> float | None:  # type: ignore[override]
             """Time on the device in milliseconds, or None while it is not known."""
             token = self._device_token
             return None if token is None else token.elapsed_ms
 
+    class NotedDeviceEntry(DeviceSampledEntry, NotedEntry):
+        """One that has something to remember that few have."""
+
+        __slots__ = ()
+
+    DeviceSampledEntry.noted_class = NotedDeviceEntry
     return DeviceSampledEntry

@@ -8,7 +8,7 @@ reads them later. ``benchmarks/region_overhead.py`` measures them.
 from __future__ import annotations
 
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastvideo.observability.current import innermost
 from fastvideo.observability.tracing.ids import draw_span_id
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from fastvideo.observability.otel_context import OtelContexts
     from fastvideo.profiler.region import Site
     from fastvideo.profiler.sinks import Attributes
-
-_UNSET: Final[dict[str, object]] = {"foreign_parent": None, "segment": None, "device_ms": None}
 
 
 class RegionTimer:
@@ -70,13 +68,17 @@ class RegionTimer:
 class SampledEntry:
     """One entry of a region in a sampled trace: an object of its own, read after the step.
 
+    What few entries have is kept by a subclass of the same layout, which an entry becomes when
+    there is such a thing to remember: so nothing is set at entry, and reading costs next to
+    nothing. A ``__getattr__`` for what is not set would make every attribute slow.
+
     Attributes:
         site: The region, and how the call site spelled it.
         attributes: What the call site said about this entry.
         start_ns: ``perf_counter_ns`` at entry.
         end_ns: ``perf_counter_ns`` at exit.
         error: The type of the exception that left the region, or None.
-        span_id: Identifier of the span, 64 random bits, drawn at the first look.
+        drawn_id: Identifier of the span if it was drawn because somebody needed it, or 0.
         foreign_parent: Context of the program's own span that encloses the region directly, or
             None.
         segment: File name of the kernel trace that this entry recorded, or None.
@@ -84,30 +86,39 @@ class SampledEntry:
     """
 
     __slots__ = (
+        "_foreign_parent",
+        "_segment",
+        "_span_id",
         "_token",
         "attributes",
-        "device_ms",
         "end_ns",
         "error",
-        "foreign_parent",
-        "segment",
         "site",
-        "span_id",
         "start_ns",
     )
 
-    thread = 0
+    noted_class: ClassVar[type[SampledEntry]]
+    drawn_id: int = 0
+    foreign_parent: SpanContext | None = None
+    segment: str | None = None
+    device_ms: float | None = None
 
     site: Site
     attributes: Attributes
+    _span_id: int
     start_ns: int
     end_ns: int
     error: type[BaseException] | None
-    foreign_parent: SpanContext | None
 
     def note_segment(self, file_name: str) -> None:
         """Remembers which kernel trace this entry records."""
-        self.segment = file_name
+        self._become_noted()
+        self._segment: str | None = file_name
+
+    def note_foreign_parent(self, context: SpanContext) -> None:
+        """Remembers which of the program's own spans encloses the region directly."""
+        self._become_noted()
+        self._foreign_parent: SpanContext | None = context
 
     def __enter__(
         self,
@@ -135,10 +146,19 @@ class SampledEntry:
             self._leave_elsewhere()
         _finished(self)
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - of slots that were never set
-        value: object = draw_span_id() if name == "span_id" else _UNSET[name]
-        setattr(self, name, value)
-        return value
+    @property
+    def span_id(self) -> int:
+        """Identifier of the span: 64 random bits, drawn at the first look."""
+        try:
+            return self._span_id
+        except AttributeError:
+            self._become_noted()
+            self._span_id = draw_span_id()
+            return self._span_id
+
+    @span_id.setter
+    def span_id(self, span_id: int) -> None:
+        self._span_id = span_id
 
     @property
     def region(self) -> str:
@@ -152,6 +172,11 @@ class SampledEntry:
         before = token.old_value
         return before if isinstance(before, SampledEntry) else None
 
+    def _become_noted(self) -> None:
+        if not isinstance(self, NotedEntry):
+            self._foreign_parent = self._segment = None
+            self.__class__ = self.noted_class
+
     def _leave_elsewhere(self) -> None:
         """Leaves what is not left the usual way.
 
@@ -160,6 +185,30 @@ class SampledEntry:
         """
         if isinstance(self._token, tuple):
             _contexts.leave_foreign(self._token)
+
+
+class NotedEntry(SampledEntry):
+    """An entry that has something to remember that few have."""
+
+    __slots__ = ()
+
+    @property
+    def drawn_id(self) -> int:  # type: ignore[override]
+        """Identifier of the span if it was drawn, or 0."""
+        return int(getattr(self, "_span_id", 0))
+
+    @property
+    def foreign_parent(self) -> SpanContext | None:  # type: ignore[override]
+        """Context of the program's own span that encloses the region directly, or None."""
+        return self._foreign_parent
+
+    @property
+    def segment(self) -> str | None:  # type: ignore[override]
+        """File name of the kernel trace that this entry recorded, or None."""
+        return self._segment
+
+
+SampledEntry.noted_class = NotedEntry
 
 
 # What entries need of the sampled trace that is open: module globals, because they are read at

@@ -89,7 +89,7 @@ class OtelContexts:
             return token
         around = span.get_span_context()
         if around.is_valid:
-            entry.foreign_parent = around
+            entry.note_foreign_parent(around)
         return token, otel.attach(otel_trace.set_span_in_context(InnermostRegion(now.trace_id)))
 
     def leave_foreign(self, tokens: tuple[Token[SampledEntry | None], Any]) -> None:

@@ -76,7 +76,7 @@ class Telemetry:
             identity,
             finished=self._finished,
             submit=self._submit if spans else None,
-            late=lambda number: self._count_spans("dropped", "late", number),
+            count=self._count_spans,
         )
         self._endpoint = MetricsEndpoint(config, identity, self.instruments)
         self._logs = LogFields(identity.rank)

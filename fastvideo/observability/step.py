@@ -34,12 +34,19 @@ if TYPE_CHECKING:
     from fastvideo.observability.identity import RunIdentity
     from fastvideo.observability.tracing.records import RegionEntry
     from fastvideo.profiler.region import Site
-    from fastvideo.profiler.sinks import Attributes
+    from fastvideo.profiler.sinks import Attributes, ClockTimer
 
 logger = init_logger(__name__)
 
 _STEPS: Final = 1 << 63
 """What OTLP can carry as a whole number."""
+
+MAX_ENTRIES: Final = 10_000
+"""How many entries of one step leave spans behind: some megabytes, and a trace one can look at."""
+
+DROPPED: Final = "dropped"
+LATE: Final = "late"
+STEP_LIMIT: Final = "step_limit"
 
 STEP_REGION: Final = "training_train_one_step"
 EVENT_REGIONS: Final = ("training_validation", "training_save_checkpoint")
@@ -87,7 +94,7 @@ class RootEntry:
     def __init__(self, traces: RootTraces) -> None:
         self._traces = traces
         self._segment: str | None = None
-        self._opened: _Open | RegionTimer | SampledEntry | None = None
+        self._opened: _Open | ClockTimer | None = None
 
     def note_segment(self, file_name: str) -> None:
         """Remembers which kernel trace this entry records."""
@@ -151,7 +158,11 @@ class RootTraces:
         identity: What the ranks agreed on.
         finished: Is told about every step and event that ends.
         submit: Takes the spans of a sampled trace; None: there are no spans.
-        late: Is told how many entries were left after their trace had ended, and have no span.
+        count: Is told of entries that have no span, as ``("dropped", reason, number)``: ``"late"``
+            those that were left after their trace had ended, ``"step_limit"`` those for which
+            there was no room.
+        max_entries: How many entries of one step or event leave spans behind. The others are
+            timed, so that a loop in the wrong place takes no memory.
 
     Attributes:
         overhead_ns: What beginning and ending traces cost the threads that step.
@@ -164,10 +175,12 @@ class RootTraces:
         *,
         finished: Callable[[FinishedRoot], None],
         submit: Callable[[StepSpans], None] | None,
-        late: Callable[[int], None] = lambda _: None,
+        count: Callable[[str, str, int], None] = lambda *_: None,
+        max_entries: int = MAX_ENTRIES,
     ) -> None:
         self.overhead_ns = 0
-        self._late = late
+        self._count = count
+        self._max_entries = max_entries
         self._ended: tuple[list[SampledEntry], int] = ([], 0)
         self._clock = clock
         self._identity = identity
@@ -207,7 +220,7 @@ class RootTraces:
         if late:
             self._ended = (entries, counted + len(late))
             self._clock.add_sampled(late)
-            self._late(len(late))
+            self._count(DROPPED, LATE, len(late))
 
     def disable(self) -> None:
         """Ends all spans of this process: what a forked child does."""
@@ -223,13 +236,13 @@ class RootTraces:
         trace_id = step_trace_id(self._identity.run_id, self._identity.attempt, step)
         return f"{trace_id:032x}" if self._is_sampled(trace_id) else None
 
-    def begin(
-        self, site: Site, attributes: Attributes, segment: str | None
-    ) -> _Open | RegionTimer | SampledEntry:
+    def begin(self, site: Site, attributes: Attributes, segment: str | None) -> _Open | ClockTimer:
         """Begins a step or an event; returns what its exit takes."""
         before = time.perf_counter_ns()
         if self._open is not None:
-            timer = self._nested(site, attributes)
+            timer = self._clock.take(site)
+            timer.site = site
+            timer.attributes = attributes
             timer.__enter__()
             return timer
         opened = self._open = self._new_root(site.region.short_name, attributes)
@@ -244,7 +257,7 @@ class RootTraces:
         if sampled:
             opened.timer = self._begin_sampled(opened, site, attributes, segment)
         else:
-            opened.timer = self._clock.new_timer(site)
+            opened.timer = self._clock.take_timer(site)
         self.overhead_ns += time.perf_counter_ns() - before
         opened.timer.__enter__()
         return opened
@@ -288,17 +301,6 @@ class RootTraces:
     def _is_sampled(self, trace_id: int) -> bool:
         return is_sampled(trace_id, self._identity.sampler_ratio)
 
-    def _nested(self, site: Site, attributes: Attributes) -> RegionTimer | SampledEntry:
-        if now.root is None:
-            return self._clock.new_timer(site)
-        return self._entry(site, attributes)
-
-    def _entry(self, site: Site, attributes: Attributes) -> SampledEntry:
-        entry = self._clock.sampled_entry()
-        entry.site = site
-        entry.attributes = attributes
-        return entry
-
     def _new_root(self, region: str, attributes: Attributes) -> _Open:
         run_id, attempt = self._identity.run_id, self._identity.attempt
         number = _whole(attributes.get("step"))
@@ -326,18 +328,22 @@ class RootTraces:
             contexts=self._contexts,
             otel_current=self._otel_current,
         )
-        entry = self._entry(site, attributes)
+        entry = self._clock.new_entry()
+        entry.site = site
+        entry.attributes = attributes
         if segment is not None:
             entry.note_segment(segment)
         now.root = entry
-        self._clock.sample(on=True)
+        self._clock.begin_sampling(self._max_entries)
         return entry
 
     def _end_sampled(
         self, opened: _Open, root: SampledEntry, error: type[BaseException] | None
     ) -> None:
-        self._clock.sample(on=False)
+        left_out = self._clock.end_sampling()
         now.root = None
+        if left_out:
+            self._count(DROPPED, STEP_LIMIT, left_out)
         self.collect_late()
         kept = opened.entries or []
         entries: list[RegionEntry] = list(kept)
@@ -355,6 +361,7 @@ class RootTraces:
                     entries=entries,
                     error=error,
                     root_name=ROOT_SPAN_NAME if opened.region == STEP_REGION else opened.region,
+                    omitted=left_out,
                 )
             )
 

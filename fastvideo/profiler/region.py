@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeGuard, TypeVar, cast
 
 from torch.compiler import is_dynamo_compiling
@@ -23,6 +24,7 @@ from fastvideo.profiler.sinks import SinkList
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from fastvideo.profiler.registry import ProfilerRegion
@@ -56,10 +58,11 @@ class Site:
         annotation: Its name in traces, as this spelling has it.
         sinks: The sinks that want it.
         idle: The clock's idle timers of the region; empty when an entry needs more than a timer.
-        open: Makes the context manager of an entry when no timer is idle. It takes nothing, and
+        open: Gives the context manager of an entry when no timer is idle. It takes nothing, and
             the entry is told its site and attributes afterwards, because a constructor in Python
-            would cost as much as all the rest.
-        time: Makes the clock's part of an entry.
+            would cost as much as all the rest. Where it takes from what was made ahead and there
+            is nothing left it raises IndexError, and ``time`` has more.
+        time: Gives the clock's part of an entry, or None while no clock is set.
     """
 
     __slots__ = ("annotation", "idle", "open", "region", "sinks", "time")
@@ -69,24 +72,17 @@ class Site:
         self.annotation = ANNOTATION_PREFIX + spelling
         self.sinks: tuple[RegionSink, ...] = ()
         self.idle: list[ContextManager] = []
-        self.open: Callable[[], _Entry] = _Entry
+        self.open: Callable[[], _Entry | ClockTimer] = _Entry
         self.time: Callable[[], ClockTimer] | None = None
 
-    def bind(self, sinks: tuple[RegionSink, ...], clock: RegionClock | None) -> Site | None:
-        """Sets what an entry does; returns what the table holds for this spelling."""
+    def bind(self, sinks: tuple[RegionSink, ...], clock: RegionClock | None) -> None:
+        """Sets what an entry does, but for what the clock sets by itself."""
         self.sinks = sinks
-        self.idle = []
-        self.open = _Entry
-        self.time = None
         if clock is None:
-            return self if sinks else None
-        self.time = clock.opener(self.region)
-        if sinks:
-            self.open = _TimedEntry
-        else:
-            self.open = cast("Callable[[], _Entry]", self.time)
-            self.idle = clock.idle_timers(self.region)
-        return self
+            self.time = None
+        if sinks or clock is None:
+            self.idle = []
+            self.open = _Entry if clock is None else _TimedEntry
 
 
 class _Entry:
@@ -220,7 +216,12 @@ def profiler_region(name: str, /, **attributes: object) -> ContextManager:
             return idle.pop()
         except IndexError:  # another thread took the last one
             pass
-    entry = site.open()
+    try:
+        entry = site.open()
+    except IndexError:  # what was made ahead is used up
+        if site.time is None:
+            return _NOOP
+        entry = site.time()
     entry.site = site
     entry.attributes = attributes
     return entry
@@ -276,7 +277,8 @@ def register_profiler_region(name: str, description: str) -> ProfilerRegion:
         ValueError: The name cannot be used, or is taken with another description.
     """
     region = _registry.register(name, description)
-    _rebuild_table()
+    with _sinks.lock:
+        _rebuild_table()
     return region
 
 
@@ -309,14 +311,14 @@ def set_clock(clock: RegionClock | None) -> None:
     """Makes ``clock`` time every region; None ends that. There is one clock per process.
 
     Args:
-        clock: Replaces the one that was set before. Setting the same one again makes call sites
-            ask anew for its timers, which is how a clock changes what an entry does.
+        clock: Replaces the one that was set before.
     """
     global _clock  # noqa: PLW0603 - part of the one process-global, what regions report to
     if clock is not None:
         _sinks.watch_forks()
-    _clock = clock
-    _rebuild_table()
+    with _sinks.lock:
+        _clock = clock
+        _rebuild_table()
 
 
 def get_clock() -> RegionClock | None:
@@ -324,15 +326,24 @@ def get_clock() -> RegionClock | None:
     return _clock
 
 
+def changing_sites() -> AbstractContextManager[object]:
+    """Returns what is held while call sites change; may be held twice by one thread."""
+    return _sinks.lock
+
+
 def _rebuild_table() -> None:
-    """Fills the table anew from the registry and the attached sinks."""
+    """Fills the table anew from the registry, the attached sinks and the clock."""
     for region in _registry.list():
         wanting = tuple(sink for sink in _sinks.current if _wants(sink, region))
         for spelling in (region.short_name, region.name):
             site = _sites.get(spelling)
             if site is None:
                 site = _sites[spelling] = Site(region, spelling)
-            _table[spelling] = site.bind(wanting, _clock)
+            site.bind(wanting, _clock)
+    if _clock is not None:
+        _clock.bind(tuple(_sites.values()))
+    for spelling, site in _sites.items():
+        _table[spelling] = site if site.sinks or _clock is not None else None
 
 
 def _forget_clock() -> None:
@@ -353,6 +364,15 @@ def _report_unknown(name: str) -> contextlib.nullcontext[None]:
     if len(_table) >= _MAX_SPELLINGS:
         return _NOOP
     _table[name] = None
+    number = next(_unknown_names)
+    if number > _MAX_REPORTS:
+        if number == _MAX_REPORTS + 1:
+            logger.warning(
+                "more than %d profiler regions are not registered; further ones are neither "
+                "recorded nor reported",
+                _MAX_REPORTS,
+            )
+        return _NOOP
     known = [region.short_name for region in _registry.list()]
     logger.warning(
         "profiler region %r is not registered and is not recorded.%s Register it with "
@@ -364,6 +384,8 @@ def _report_unknown(name: str) -> contextlib.nullcontext[None]:
 
 
 _MAX_SPELLINGS: Final = 10_000
+_MAX_REPORTS: Final = 20
+_unknown_names = itertools.count(1)
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:

@@ -6,12 +6,12 @@ import os
 import threading
 from collections import Counter
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from fastvideo.logger import init_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     from fastvideo.profiler.region import Site
@@ -58,19 +58,16 @@ class RegionClock(Protocol):
 
     It stands apart from the sinks because its cost is paid at every entry. An entry that only the
     clock hears of is a timer taken from the list of idle ones, and nothing else; the timer puts
-    itself back when it is left. What both methods return is kept by the call sites until the clock
-    is set anew.
+    itself back when it is left.
     """
 
-    def idle_timers(self, region: ProfilerRegion) -> list[Any]:
-        """Returns the list that call sites of ``region`` take idle timers from.
+    def bind(self, sites: Sequence[Site]) -> None:
+        """Sets what entries at all call sites do; called when sites, sinks or the clock change.
 
-        A list that stays empty sends every entry to what ``opener`` returned.
+        It sets ``time`` of each site, and ``idle`` and ``open`` of those that no sink listens to.
+        These two the clock may set again by itself, holding what
+        :func:`~fastvideo.profiler.region.changing_sites` returns.
         """
-        ...
-
-    def opener(self, region: ProfilerRegion) -> Callable[[], ClockTimer]:
-        """Returns what makes a timer for one entry: none was idle, or sinks listen too."""
         ...
 
 
@@ -150,6 +147,7 @@ class SinkList:
         in_child: Called first in a forked child.
 
     Attributes:
+        lock: Held while sinks, and what they make of call sites, change.
         starved: Calls of sinks that found neither stack nor memory, which were skipped and are
             reported when a sink is detached.
     """
@@ -161,27 +159,27 @@ class SinkList:
         self.starved = 0
         self._changed = changed
         self._in_child = in_child
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._watches_fork = False
 
     def attach(self, sink: RegionSink) -> None:
         """Adds ``sink`` behind those already there; a second time changes nothing."""
         self.watch_forks()
-        with self._lock:
+        with self.lock:
             if not any(present is sink for present in self.current):
                 self.current = (*self.current, sink)
                 self._changed()
 
     def watch_forks(self) -> None:
         """Makes sure that nothing stays attached in forked children."""
-        with self._lock:
+        with self.lock:
             if not self._watches_fork:
                 os.register_at_fork(after_in_child=self._leave_parent)
                 self._watches_fork = True
 
     def detach(self, sink: RegionSink) -> None:
         """Removes ``sink``; one that is not attached changes nothing."""
-        with self._lock:
+        with self.lock:
             starved, self.starved = self.starved, 0
             if starved:
                 logger.warning(
@@ -196,7 +194,7 @@ class SinkList:
 
     def drop(self, sink: RegionSink, error: Exception) -> None:
         """Detaches a sink that raised ``error``, and reports that once."""
-        with self._lock:
+        with self.lock:
             name = type(sink).__name__
             self.errors[name] += 1
             if any(present is sink for present in self.current):
@@ -211,7 +209,7 @@ class SinkList:
 
     def _leave_parent(self) -> None:
         """Turns everything off in a forked child, whose threads and files are not its own."""
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self.generation += 1
         self.current = ()
         self._in_child()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,18 +37,19 @@ STEP = "training_train_one_step"
 class Telemetry:
     """A clock whose traces end in lists."""
 
-    def __init__(self, ratio: float, *, spans: bool = True) -> None:
+    def __init__(self, ratio: float, *, spans: bool = True, max_entries: int = 1000) -> None:
         self.clock = TelemetryClock()
         self.finished: list[FinishedRoot] = []
         self.spans: list[StepSpans] = []
-        self.late: list[int] = []
+        self.counted: list[tuple[str, str, int]] = []
         identity = RunIdentity("run", "0-a", "name", 0, 1, 0, "host", "id", ratio, None)
         self.traces = RootTraces(
             self.clock,
             identity,
             finished=self.finished.append,
             submit=self.spans.append if spans else None,
-            late=self.late.append,
+            count=lambda *what: self.counted.append(what),
+            max_entries=max_entries,
         )
         self.traces.prepare()
         self.clock.start()
@@ -450,7 +452,7 @@ def test_a_region_that_outlives_its_step_is_counted(sampled: Telemetry) -> None:
     region.__exit__(None, None, None)
     _step(2)
     assert sampled.clock.snapshot()["training_dataloader"][0] == 1
-    assert sampled.late == [1]
+    assert sampled.counted == [("dropped", "late", 1)]
 
 
 @pytest.mark.parametrize("given", [np.int64(500), 500])
@@ -468,3 +470,145 @@ def test_what_is_no_step_is_counted_on(given: object, unsampled: Telemetry) -> N
     with profiler_region(STEP, step=given):
         pass
     assert unsampled.finished[0].step == 9
+
+
+def test_entries_past_the_limit_of_a_step_are_timed_and_counted() -> None:
+    """Only so many leave spans; durations hold all of them, and the trace says what is missing."""
+    telemetry = Telemetry(1.0, max_entries=100)
+    for step in (1, 2):
+        with profiler_region(STEP, step=step):
+            for _ in range(150):
+                with profiler_region("training_forward"), profiler_region("dmd2_critic_loss"):
+                    pass
+    _step(3)
+    telemetry.clock.stop()
+    assert [len(spans.entries) for spans in telemetry.spans] == [101, 101, 4]
+    assert [spans.omitted for spans in telemetry.spans] == [200, 200, 0]
+    assert telemetry.counted == [("dropped", "step_limit", 200)] * 2
+    snapshot = telemetry.clock.snapshot()
+    assert snapshot["training_forward"][0] == 301
+    assert snapshot["dmd2_critic_loss"][0] == 301
+    assert 0 < snapshot["dmd2_critic_loss"][1] < snapshot["training_forward"][1]
+    assert 0 < telemetry.finished[0].children_ns < telemetry.finished[0].duration_ns
+
+
+def test_past_the_limit_regions_of_all_threads_are_counted_once() -> None:
+    """Threads that share the last entries lose no duration, and the limit is not passed."""
+    telemetry = Telemetry(1.0, max_entries=500)
+    barrier = threading.Barrier(8)
+
+    def work() -> None:
+        barrier.wait()
+        for _ in range(500):
+            with profiler_region("training_forward"):
+                pass
+
+    with profiler_region(STEP, step=1):
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    telemetry.clock.stop()
+    (spans,) = telemetry.spans
+    assert (len(spans.entries), spans.omitted) == (501, 3500)
+    assert telemetry.clock.snapshot()["training_forward"][0] == 4000
+
+
+def test_validation_inside_of_a_step_counts_for_its_limit() -> None:
+    """A root inside of another one is a region like any other, past the limit as well."""
+    telemetry = Telemetry(1.0, max_entries=3)
+    with profiler_region(STEP, step=1):
+        for _ in range(5):
+            with profiler_region("training_validation"):
+                pass
+    telemetry.clock.stop()
+    assert (len(telemetry.spans[0].entries), telemetry.spans[0].omitted) == (4, 2)
+    assert telemetry.clock.snapshot()["training_validation"][0] == 5
+
+
+def test_spans_of_the_program_past_the_limit_have_a_parent_that_is_sent(mine: Spans) -> None:
+    """The innermost region that leaves a span is theirs, whatever lies between."""
+    telemetry = Telemetry(1.0, max_entries=1)
+    with (
+        profiler_region(STEP, step=1),
+        profiler_region("training_forward"),
+        profiler_region("dmd2_critic_loss"),
+        mine.tracer.start_as_current_span("inside"),
+    ):
+        pass
+    telemetry.clock.stop()
+    forward = _entry(telemetry, "training_forward")
+    assert mine.parent_of("inside") == (telemetry.spans[0].trace_id, forward.span_id)
+
+
+def test_the_memory_of_a_step_is_bounded() -> None:
+    """Regions past the limit take no memory, with attributes or without."""
+    telemetry = Telemetry(1.0, max_entries=100)
+    with profiler_region(STEP, step=1):
+        for number in range(200):
+            with profiler_region("training_forward", number=number):
+                pass
+        tracemalloc.start()
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(20_000):
+            with profiler_region("training_forward", number=number):
+                pass
+        after, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    telemetry.clock.stop()
+    assert after - before < 10_000
+
+
+@pytest.mark.parametrize("region", ["training_forward", "training_train_one_step"])
+def test_regions_that_are_never_entered_take_no_memory(region: str, unsampled: Telemetry) -> None:
+    """Their timers are used again, and what those have counted stays."""
+    for number in range(500):
+        with profiler_region(region, step=number):
+            pass
+        profiler_region(region)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for _ in range(5000):
+        profiler_region(region)
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after - before < 20_000
+    assert unsampled.clock.snapshot()[region][0] == 500
+
+
+def test_a_timer_that_is_in_use_is_not_taken_for_forgotten(unsampled: Telemetry) -> None:
+    """Regions that are open, or kept to be entered later, keep their timers to themselves."""
+    kept = [profiler_region("training_forward") for _ in range(40)]
+
+    def descend(depth: int) -> None:
+        with profiler_region("training_forward"):
+            profiler_region("training_forward")
+            if depth:
+                descend(depth - 1)
+
+    descend(100)
+    assert len(set(map(id, kept))) == 40
+    for region in kept:
+        with region:
+            descend(10)
+    timers = unsampled.clock.snapshot()["training_forward"]
+    assert timers[0] == 101 + 40 * 12
+
+
+def test_regions_that_sinks_hear_use_their_timers_again(unsampled: Telemetry) -> None:
+    """A kernel trace of many regions takes no timer for each of them."""
+    sink = RecordingSink()
+    sink.wants = lambda region: region.short_name == "training_forward"  # type: ignore[method-assign]
+    sink.enter = sink.exit = lambda *_: None  # type: ignore[assignment, method-assign]
+    profiler.attach(sink)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for _ in range(5000):
+        with profiler_region("training_forward"):
+            pass
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    profiler.detach(sink)
+    assert after - before < 20_000
+    assert unsampled.clock.snapshot()["training_forward"][0] == 5000

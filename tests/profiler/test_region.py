@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import itertools
 import logging
 import os
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -16,7 +18,10 @@ from fastvideo.profiler import RecordingSink, profile_region, profiler_region
 from fastvideo.profiler import region as region_module
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator, Sequence
+
+    from fastvideo.profiler.region import Site
+    from fastvideo.profiler.sinks import Attributes
 
 
 @pytest.fixture
@@ -111,6 +116,22 @@ def test_unknown_name_warns_with_nothing_attached(caplog: pytest.LogCaptureFixtu
     assert len(caplog.records) == 1
 
 
+def test_unknown_names_are_reported_up_to_a_limit(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Twenty names are reported, and once that there are more; all of them run."""
+    monkeypatch.setattr(region_module, "_unknown_names", itertools.count(1))
+    with caplog.at_level(logging.WARNING, logger="fastvideo"):
+        for number in range(1000):
+            with profiler_region(f"invented_{number}"):
+                pass
+    texts = [record.getMessage() for record in caplog.records]
+    assert [f"'invented_{number}' is not" in text for number, text in enumerate(texts)] == (
+        [True] * 20 + [False]
+    )
+    assert texts[20].startswith("more than 20 profiler regions are not registered")
+
+
 def test_a_name_that_is_registered_after_its_first_use_is_recorded(sink: RecordingSink) -> None:
     """Registering a region mends call sites that were reached too early."""
     with profiler_region("late_region"):
@@ -170,7 +191,7 @@ def test_attaching_twice_is_attaching_once(sink: RecordingSink) -> None:
 def test_exits_may_come_out_of_order(sink: RecordingSink) -> None:
     """A generator that is closed early leaves its region when it is closed."""
 
-    def frames() -> Iterator[int]:
+    def frames() -> Generator[int]:
         with profiler_region("inference_denoising"):
             yield 1
             yield 2
@@ -363,6 +384,9 @@ def test_invented_names_do_not_grow_without_bound(monkeypatch: pytest.MonkeyPatc
 class StopWatch:
     """A timer of the clock below; puts itself back when it is left."""
 
+    site: Site
+    attributes: Attributes
+
     def __init__(self, idle: list[StopWatch]) -> None:
         self.idle = idle
         self.entries = 0
@@ -384,15 +408,17 @@ class Clock:
         self.idle: dict[str, list[StopWatch]] = {}
         self.made: list[StopWatch] = []
 
-    def idle_timers(self, region: profiler.ProfilerRegion) -> list[StopWatch]:
-        return self.idle.setdefault(region.short_name, [])
+    def bind(self, sites: Sequence[Site]) -> None:
+        for site in sites:
+            idle: list[Any] = self.idle.setdefault(site.region.short_name, [])
+            make = functools.partial(self.make, idle)
+            site.time = make
+            if not site.sinks:
+                site.idle, site.open = idle, make
 
-    def opener(self, region: profiler.ProfilerRegion) -> object:
-        def make() -> StopWatch:
-            self.made.append(StopWatch(self.idle_timers(region)))
-            return self.made[-1]
-
-        return make
+    def make(self, idle: list[StopWatch]) -> StopWatch:
+        self.made.append(StopWatch(idle))
+        return self.made[-1]
 
 
 @pytest.fixture

@@ -272,6 +272,8 @@ _TELEMETRY: Final = (
         _values(
             "queue_full",
             "trace_budget",
+            "step_limit",
+            "late",
             "unreachable",
             "timeout",
             "unavailable",
@@ -279,6 +281,8 @@ _TELEMETRY: Final = (
             "no_destination",
             "file",
             "host",
+            "host_sampler",
+            "host_shutdown",
             "console",
             "error",
             "shutdown",

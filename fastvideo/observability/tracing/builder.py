@@ -8,6 +8,7 @@ from fastvideo.observability.tracing.attributes import coerce_attributes, error_
 from fastvideo.observability.tracing.ids import draw_span_id, step_root_span_id
 from fastvideo.observability.tracing.records import (
     DEVICE_DURATION_ATTRIBUTE,
+    OMITTED_ATTRIBUTE,
     SEGMENT_ATTRIBUTE,
     STEP_ATTRIBUTE,
     STEP_KIND_ATTRIBUTE,
@@ -91,6 +92,8 @@ class StepBuilder:
         step.remote_parent = self._rank != 0
         if spans.step_kind is not None:
             step.attributes[STEP_KIND_ATTRIBUTE] = spans.step_kind
+        if spans.omitted:
+            step.attributes[OMITTED_ATTRIBUTE] = spans.omitted
         if step.error_type is None and spans.error is not None:
             step.error_type = error_type(spans.error)
         if not spans.root.end_ns:  # handed over while it is open: it lasts as long as its regions

@@ -79,6 +79,7 @@ class StepSpans:
         entries: The finished entries of the step, with or without ``root``, in any order.
         error: Type of the exception that ended the step, or None.
         root_name: Name of the root span, which rank 0 sends.
+        omitted: How many entries of the step are not among these, for want of room.
     """
 
     step: int
@@ -90,6 +91,7 @@ class StepSpans:
     entries: list[RegionEntry]
     error: type[BaseException] | None = None
     root_name: str = ROOT_SPAN_NAME
+    omitted: int = 0
 
 
 @dataclass(slots=True)
