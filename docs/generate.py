@@ -93,6 +93,7 @@ def metrics_page() -> str:
 
 def spans_page() -> str:
     """Returns the page on spans."""
+    dropped = FAMILIES["fastvideo_telemetry_spans_dropped_total"]
     return "\n".join(
         [
             "# Spans",
@@ -124,6 +125,13 @@ def spans_page() -> str:
             "span; it is",
             'counted in `fastvideo_telemetry_spans_dropped_total{reason="late"}`.',
             "",
+            "Every span counts once for each place it goes to, in",
+            "`fastvideo_telemetry_spans_total`, as exported or as dropped. Why it was dropped:",
+            "",
+            "| reason | meaning |",
+            "|---|---|",
+            *(f"| `{reason}` | {DROP_REASONS[reason]} |" for (reason,) in dropped.initial),
+            "",
         ]
     )
 
@@ -146,6 +154,25 @@ def settings_page() -> str:
             "",
         ]
     )
+
+
+DROP_REASONS = {
+    "queue_full": "more spans waited to be built or sent than `OTEL_BSP_MAX_QUEUE_SIZE`",
+    "trace_budget": "the step's trace would be larger than `FASTVIDEO_TRACE_MAX_BYTES`",
+    "late": "its region was left after its step had ended",
+    "unreachable": "the collector could not be reached in `OTEL_BSP_EXPORT_TIMEOUT`",
+    "timeout": "the collector did not answer in that time",
+    "unavailable": "the collector asked to be left alone for longer than that",
+    "rejected": "the collector refused it",
+    "no_destination": "there is nothing that takes spans",
+    "file": "the span file could not be written",
+    "host": "every span processor of the program's TracerProvider raised an exception",
+    "host_sampler": "the sampler of the program's TracerProvider did not keep its trace",
+    "host_shutdown": "the program's TracerProvider was shut down before it came",
+    "console": "standard output could not be written",
+    "error": "it could not be built or encoded",
+    "shutdown": "telemetry ended before it was sent, or while its destination hung",
+}
 
 
 PAGES = {

@@ -272,7 +272,6 @@ _TELEMETRY: Final = (
         _values(
             "queue_full",
             "trace_budget",
-            "step_limit",
             "late",
             "unreachable",
             "timeout",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from fastvideo.logger import init_logger
 from fastvideo.observability.tracing import wire
 from fastvideo.observability.tracing.budget import TraceBudget
 from fastvideo.observability.tracing.builder import StepBuilder
-from fastvideo.observability.tracing.fan_out import FanOut
+from fastvideo.observability.tracing.fan_out import ERROR, FanOut
+from fastvideo.observability.tracing.ledger import Ledger
 from fastvideo.observability.tracing.records import SpanRecord
 from fastvideo.observability.tracing.run_spans import run_start_context
 from fastvideo.observability.tracing.sender import DROPPED
@@ -28,11 +29,12 @@ if TYPE_CHECKING:
 logger = init_logger(__name__)
 
 BUDGET: Final = "trace_budget"
-ERROR: Final = "error"
 
 _SHORTEST_DELAY_S: Final = 0.1
 _SPANS_AT_ONCE: Final = 16
 _REST_S: Final = 0.0005
+
+_Result = TypeVar("_Result")
 
 
 class BuildThread:
@@ -49,9 +51,9 @@ class BuildThread:
         self, settings: TraceSettings, identity: RunIdentity, count: Count, inbox: Inbox
     ) -> None:
         self._inbox = inbox
-        self._count = count
+        self._ledger = Ledger(count)
         self._delay_s = max(_SHORTEST_DELAY_S, settings.batch.delay_s)
-        self._fan_out = FanOut(settings, identity, count)
+        self._fan_out = FanOut(settings, identity, self._ledger)
         self._builder = StepBuilder(identity.rank, run_start_context(identity), settings.limits)
         self._budget = TraceBudget(
             max_bytes=settings.trace_max_bytes,
@@ -76,8 +78,9 @@ class BuildThread:
         self._thread.start()
 
     def abandon(self) -> None:
-        """Gives up what is not sent yet; the threads end by themselves."""
+        """Gives up what is not sent yet, and counts it; the threads end by themselves."""
         self._abandoned = True
+        self._ledger.close()
         self._fan_out.abandon()
 
     def leave_parent(self) -> None:
@@ -94,23 +97,29 @@ class BuildThread:
                 self._guard(self._fan_out.emit_all, 0)
                 continue
             flush = partial(self._fan_out.flush, request.deadline, ends=request.ends)
-            request.done.put(self._guard(flush, 0) is True)
+            delivered = self._guard(flush, 0) is True
+            if request.ends:
+                self._ledger.close()
+            request.done.put(delivered)
             if request.ends:
                 return
 
     def _drain(self) -> None:
         """Builds everything that is queued."""
         while not self._abandoned and (item := self._inbox.take()) is not None:
-            if isinstance(item, SpanRecord):
-                self._guard(partial(self._add, [item]), 1)
-            else:
-                self._guard(partial(self._add_step, item), len(item.entries) + 1)
+            spans = 1 if isinstance(item, SpanRecord) else len(item.entries) + 1
+            self._ledger.expect(spans)
+            made = self._guard(partial(self._make, item), spans)
+            if made is not None:
+                records, encoded = made
+                self._ledger.expect(len(records) - spans)
+                self._guard(partial(self._fan_out.add, records, encoded), 0)
 
-    def _add(self, records: list[SpanRecord]) -> None:
-        self._fan_out.add(records, [wire.encode_span(record) for record in records])
-
-    def _add_step(self, spans: StepSpans) -> None:
-        records, drawn = self._builder.build(spans, self._pace)
+    def _make(self, item: StepSpans | SpanRecord) -> tuple[list[SpanRecord], list[bytes]]:
+        """Returns the spans of an item, and each encoded."""
+        if isinstance(item, SpanRecord):
+            return [item], [wire.encode_span(item)]
+        records, drawn = self._builder.build(item, self._pace)
         encoded = []
         for record in records:
             encoded.append(wire.encode_span(record))
@@ -118,20 +127,19 @@ class BuildThread:
         chosen = self._budget.choose(records, [len(span) for span in encoded], drawn)
         left_out = len(records) - len(chosen)
         if not left_out:
-            self._fan_out.add(records, encoded)
-            return
-        self._count(DROPPED, BUDGET, left_out)
+            return records, encoded
+        self._ledger.expect(left_out)
+        self._ledger.settle(DROPPED, BUDGET, left_out)
         if chosen:
             encoded[chosen[0]] = wire.encode_span(records[chosen[0]])  # says what is missing
-        self._fan_out.add([records[i] for i in chosen], [encoded[i] for i in chosen])
+        return [records[i] for i in chosen], [encoded[i] for i in chosen]
 
-    def _guard(self, work: Callable[[], object], spans: int) -> object:
+    def _guard(self, work: Callable[[], _Result], spans: int) -> _Result | None:
         """Does some work; an error costs the spans concerned and nothing else."""
         try:
             return work()
         except Exception as error:  # noqa: BLE001 - the worker goes on whatever one step holds
-            if spans:
-                self._count(DROPPED, ERROR, spans)
+            self._ledger.settle(DROPPED, ERROR, spans)
             if not self._reported:
                 self._reported = True
                 logger.warning(

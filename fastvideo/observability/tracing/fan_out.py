@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fastvideo.observability.tracing import wire
 from fastvideo.observability.tracing.delivery_log import DeliveryLog
@@ -18,17 +18,18 @@ from fastvideo.observability.tracing.resource import (
 )
 from fastvideo.observability.tracing.sender import DROPPED, EXPORTED, Batch, Flush, Sender
 from fastvideo.observability.tracing.settings import HTTP_JSON
+from fastvideo.observability.tracing.sinks import NOWHERE, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fastvideo.observability.identity import RunIdentity
+    from fastvideo.observability.tracing.ledger import Ledger
     from fastvideo.observability.tracing.records import SpanRecord
-    from fastvideo.observability.tracing.sender import Count
     from fastvideo.observability.tracing.settings import TraceSettings
     from fastvideo.observability.tracing.sinks import SpanSink
 
-NOWHERE = "no_destination"
+ERROR: Final = "error"
 
 
 class FanOut:
@@ -37,15 +38,16 @@ class FanOut:
     Args:
         settings: Where spans go.
         identity: Of this process.
-        count: Told what became of spans.
+        ledger: Expects every span once; told what became of it at each destination.
 
     Attributes:
         overhead: Bytes of a request around its spans.
     """
 
-    def __init__(self, settings: TraceSettings, identity: RunIdentity, count: Count) -> None:
+    def __init__(self, settings: TraceSettings, identity: RunIdentity, ledger: Ledger) -> None:
         self._settings = settings
-        self._count = count
+        self._ledger = ledger
+        self._abandoned = False
         self._attributes = resource_attributes(settings, identity)
         version = scope_version()
         self._resource = wire.encode_resource(self._attributes)
@@ -88,16 +90,20 @@ class FanOut:
         size = self._settings.batch.max_batch
         records, self._records = self._records[:size], self._records[size:]
         encoded, self._encoded = self._encoded[:size], self._encoded[size:]
-        if not records:
+        if not records or self._abandoned:
             return
         host = self._find_host()
         sinks: list[SpanSink] = [*self._sinks, host] if host is not None else self._sinks
+        sender = self._sender if host is None else None
+        destinations = len(sinks) + (sender is not None)
+        if not destinations:
+            self._ledger.settle(DROPPED, NOWHERE, len(records))
+            return
+        self._ledger.expect((destinations - 1) * len(records))
         for sink in sinks:
             self._write(sink, records)
-        if self._sender is not None and host is None:
-            self._sender.submit(Batch(self._request(records, encoded), len(records)))
-        elif not sinks:
-            self._count(DROPPED, NOWHERE, len(records))
+        if sender is not None:
+            self._send(sender, records, encoded)
 
     def emit_all(self) -> None:
         """Emits everything that was gathered."""
@@ -118,6 +124,7 @@ class FanOut:
 
     def abandon(self) -> None:
         """Gives up what is being sent; called from another thread."""
+        self._abandoned = True
         if self._sender is not None:
             self._sender.abandon()
 
@@ -131,13 +138,21 @@ class FanOut:
         transport = make_transport(otlp) if otlp is not None else None
         if otlp is None or transport is None:
             return None
-        return Sender(transport, otlp.timeout_s, self._settings.batch, self._count)
+        return Sender(transport, otlp.timeout_s, self._settings.batch, self._ledger.settle)
 
-    def _request(self, records: Sequence[SpanRecord], encoded: Sequence[bytes]) -> bytes:
+    def _send(
+        self, sender: Sender, records: Sequence[SpanRecord], encoded: Sequence[bytes]
+    ) -> None:
         otlp = self._settings.otlp
-        if otlp is not None and otlp.protocol == HTTP_JSON:
-            return self._json.encode(records)
-        return wire.encode_request(self._resource, self._scope, encoded)
+        try:
+            if otlp is not None and otlp.protocol == HTTP_JSON:
+                body = self._json.encode(records)
+            else:
+                body = wire.encode_request(self._resource, self._scope, encoded)
+        except Exception:
+            self._ledger.settle(DROPPED, ERROR, len(records))
+            raise
+        sender.submit(Batch(body, len(records)))
 
     def _find_host(self) -> HostSink | None:
         provider = find_host_provider()
@@ -150,12 +165,17 @@ class FanOut:
 
     def _write(self, sink: SpanSink, records: Sequence[SpanRecord]) -> None:
         log = self._logs[sink.name]
+        taken = len(records)
         try:
-            sink.write(records)
+            refusals = sink.write(records)
         except Exception as error:  # noqa: BLE001 - a sink that fails loses its own spans only
             reason = error.strerror if isinstance(error, OSError) else None
-            log.failed(reason or type(error).__name__)
-            self._count(DROPPED, sink.name, len(records))
-        else:
+            refusals = [Refusal(sink.name, taken, reason or type(error).__name__)]
+        for refusal in refusals:
+            taken -= refusal.spans
+            self._ledger.settle(DROPPED, refusal.reason, refusal.spans)
+            if refusal.detail:
+                log.failed(refusal.detail)
+        if taken:
+            self._ledger.settle(EXPORTED, sink.name, taken)
             log.delivered()
-            self._count(EXPORTED, sink.name, len(records))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fastvideo.observability.tracing.records import AttributeValue, SpanRecord
+    from fastvideo.observability.tracing.sinks import Refusal
 
 _LINE_SPANS: Final = 256
 """Spans in one line: the Collector's file receiver reads lines of up to a megabyte."""
@@ -63,8 +64,11 @@ class FileSink:
         """The file."""
         return str(self._path)
 
-    def write(self, records: Sequence[SpanRecord]) -> None:
+    def write(self, records: Sequence[SpanRecord]) -> Sequence[Refusal]:
         """Appends the spans, some hundred to a line.
+
+        Returns:
+            Nothing: all are taken.
 
         Raises:
             OSError: The file cannot be written.
@@ -74,6 +78,7 @@ class FileSink:
             line = self._encoder.encode(records[start : start + _LINE_SPANS])
             self._rotate(len(line) + 1)
             append_line(self._path, line)
+        return ()
 
     def flush(self, timeout_s: float) -> bool:
         """Has nothing to do: every batch is handed to the kernel."""
@@ -102,10 +107,11 @@ class ConsoleSink:
     def __init__(self, encoder: JsonEncoder) -> None:
         self._encoder = encoder
 
-    def write(self, records: Sequence[SpanRecord]) -> None:
+    def write(self, records: Sequence[SpanRecord]) -> Sequence[Refusal]:
         """Prints the spans as one line."""
         sys.stdout.write(self._encoder.encode(records).decode() + "\n")
         sys.stdout.flush()
+        return ()
 
     def flush(self, timeout_s: float) -> bool:
         """Has nothing to do."""

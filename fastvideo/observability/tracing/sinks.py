@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fastvideo.observability.tracing.records import SpanRecord
+
+
+NOWHERE: Final = "no_destination"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Spans of a batch that a sink did not take.
+
+    Attributes:
+        reason: One word for the counter.
+        spans: How many.
+        detail: What the log says about it; empty where that is nothing to speak of.
+    """
+
+    reason: str
+    spans: int
+    detail: str = ""
 
 
 class SpanSink(Protocol):
@@ -21,8 +40,8 @@ class SpanSink(Protocol):
     def target(self) -> str:
         """Where to, for people; holds no secret."""
 
-    def write(self, records: Sequence[SpanRecord]) -> None:
-        """Takes a batch of spans."""
+    def write(self, records: Sequence[SpanRecord]) -> Sequence[Refusal]:
+        """Takes a batch of spans; returns what of it was not taken."""
 
     def flush(self, timeout_s: float) -> bool:
         """Sees that what was written arrives; returns whether it did in time."""

@@ -264,6 +264,91 @@ def host_provider() -> None:
     )
 
 
+class Exporter:
+    """An exporter of a program's own: notes spans, and hangs while it is told to."""
+
+    def __init__(self) -> None:
+        self.spans: list[Any] = []
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+
+    def export(self, spans: Any) -> None:
+        self.goes_on.wait()
+        self.spans.extend(spans)
+
+    def shutdown(self) -> None:
+        pass
+
+
+def set_provider(exporter: Any) -> Any:
+    """Sets a provider with the processor that PROCESSOR names."""
+    from opentelemetry import trace  # noqa: PLC0415
+    from opentelemetry.sdk.trace import TracerProvider, export  # noqa: PLC0415
+
+    provider = TracerProvider(shutdown_on_exit=not os.environ.get("NO_EXIT_HANDLER"))
+    kind = os.environ.get("PROCESSOR", "SimpleSpanProcessor")
+    if kind != "none":
+        provider.add_span_processor(getattr(export, kind)(exporter))
+    trace.set_tracer_provider(provider)
+    return provider
+
+
+def seen() -> dict[str, int]:
+    """Returns what became of spans."""
+    return {"/".join(key): number for key, number in sorted(counts.seen.items())}
+
+
+def host_hangs() -> None:
+    """Runs in a program whose exporter hangs from the second step on, and comes back later."""
+    exporter = Exporter()
+    set_provider(exporter)
+    spans = pipeline()
+    spans.submit_step(steps.make_step(0))
+    spans.flush(2.0)
+    exporter.goes_on.clear()
+    for number in range(1, 40):
+        spans.submit_step(steps.make_step(number))
+        if number == 3:
+            spans.flush(0.2)
+    begin = time.monotonic()
+    spans.shutdown(1.0)
+    seconds = time.monotonic() - begin
+    at_shutdown = seen()
+    exporter.goes_on.set()
+    for thread in threading.enumerate():
+        if thread.name == "fastvideo-spans":
+            thread.join(10)
+    tell(seconds=seconds, at_shutdown=at_shutdown, counts=seen(), threads=threading.active_count())
+
+
+def host_shuts_down() -> None:
+    """Runs in a program that shuts its provider down in the middle."""
+    exporter = Exporter()
+    provider = set_provider(exporter)
+    spans = pipeline()
+    for number in range(5):
+        if number == 2:
+            provider.shutdown()
+        spans.submit_step(steps.make_step(number))
+        spans.flush(2.0)
+    spans.shutdown()
+    tell(counts=seen(), arrived=len(exporter.spans))
+
+
+def host_ends_first() -> None:
+    """Ends while spans are queued, with a provider whose exit handler runs before ours."""
+    import atexit  # noqa: PLC0415
+
+    exporter = Exporter()
+    atexit.register(lambda: tell(counts=seen(), arrived=len(exporter.spans)))
+    spans = pipeline()
+    set_provider(exporter)
+    for number in range(4):
+        spans.submit_step(steps.make_step(number))
+        if number == 1:
+            spans.flush(2.0)
+
+
 def foreign_provider() -> None:
     """Runs in a program whose provider is not the SDK's."""
     from opentelemetry import trace  # noqa: PLC0415
