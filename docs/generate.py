@@ -159,6 +159,7 @@ def settings_page() -> str:
 DROP_REASONS = {
     "queue_full": "more spans waited to be built or sent than `OTEL_BSP_MAX_QUEUE_SIZE`",
     "trace_budget": "the step's trace would be larger than `FASTVIDEO_TRACE_MAX_BYTES`",
+    "step_limit": "its step has more spans than are kept of one",
     "late": "its region was left after its step had ended",
     "unreachable": "the collector could not be reached in `OTEL_BSP_EXPORT_TIMEOUT`",
     "timeout": "the collector did not answer in that time",

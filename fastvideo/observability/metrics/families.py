@@ -272,6 +272,7 @@ _TELEMETRY: Final = (
         _values(
             "queue_full",
             "trace_budget",
+            "step_limit",
             "late",
             "unreachable",
             "timeout",
