@@ -222,7 +222,7 @@ def _custom(panel: Panel) -> dict[str, Any]:
 
 
 def _options(panel: Panel) -> dict[str, Any]:
-    options = _OPTIONS[panel.kind]
+    options = {**_OPTIONS[panel.kind], **dict(panel.options)}
     if panel.kind == "text":
         return {**options, "content": panel.text}
     if panel.kind == "heatmap":

@@ -106,6 +106,7 @@ class Panel:
         transformations: Grafana's transformations, in their JSON.
         repeat: Name of a variable for each of whose values there is one such panel.
         text: Markdown of a text panel.
+        options: Grafana's options of this kind of panel that differ from the usual ones.
     """
 
     title: str
@@ -127,6 +128,7 @@ class Panel:
     transformations: tuple[Mapping[str, Any], ...] = ()
     repeat: str = ""
     text: str = ""
+    options: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

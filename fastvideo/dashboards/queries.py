@@ -19,6 +19,8 @@ REGION: Final = "fastvideo_region_duration_seconds"
 DEVICE_REGION: Final = "fastvideo_region_device_duration_seconds"
 UNATTRIBUTED: Final = "fastvideo_training_unattributed_seconds_total"
 WAIT: Final = "fastvideo_training_collective_wait_seconds_total"
+CHECKPOINT: Final = "fastvideo_training_checkpoint_duration_seconds"
+VALIDATION: Final = "fastvideo_training_validation_duration_seconds"
 
 STEP_PARTS: Final = (
     "training_dataloader",
@@ -102,10 +104,20 @@ def own_work(*, where: str = RUNS) -> str:
     return f"({total} - {waiting}) / {steps(by=labels, where=where)}"
 
 
-def own_work_excess() -> str:
-    """Returns by what share the slowest rank's own work exceeds the median rank's, by run."""
+def lateness() -> str:
+    """Returns by how much the slowest rank's own work exceeds the median's, as a share of the step.
+
+    It is the part of each step that the other ranks lose by waiting for the slowest.
+    """
     work = own_work()
-    return f"max by (run) ({work}) / (quantile by (run) (0.5, {work}) > 0) - 1"
+    above = f"max by (run) ({work}) - quantile by (run) (0.5, {work})"
+    return f"({above}) / ({mean_step()})"
+
+
+def wait_per_step(*, where: str = RUNS) -> str:
+    """Returns each rank's wait in collectives per step, in seconds."""
+    labels = "run, rank"
+    return f"{rate(WAIT, by=labels, where=where)} / {steps(by=labels, where=where)}"
 
 
 def active() -> str:
@@ -129,14 +141,35 @@ def step_age() -> str:
     return f"time() - max by (run) ({last}{{{RUNS}}})"
 
 
-def is_stalled() -> str:
-    """Returns 1 where the last step is older than 5 minutes and than 10 mean steps, else 0.
+def stall_limit() -> str:
+    """Returns how many seconds a run may be without a step, as the alert on stalled runs has it.
 
-    The mean is that of the whole run: within a window of a stalled run there is no step.
+    Half an hour before the first step; then ten mean steps of the whole run, five minutes at
+    least, and twice what a validation and a checkpoint took so far.
     """
-    whole = f"sum by (run) ({STEP}_sum{{{RUNS}}}) / sum by (run) ({STEP}_count{{{RUNS}}})"
-    late = f"({step_age()} > bool 10 * ({whole}) or {step_age()} > bool 300)"
-    return f"({step_age()} > bool 300) * {late}"
+    whole = f"sum by (run) ({STEP}_sum{{{RUNS}}}) / (sum by (run) ({STEP}_count{{{RUNS}}}) > 0)"
+    events = (
+        f"max by (run) ({event}_sum{{{RUNS}}} / clamp_min({event}_count{{{RUNS}}}, 1))"
+        for event in (VALIDATION, CHECKPOINT)
+    )
+    pauses = " + ".join(f"2 * {event}" for event in events)
+    return f"(clamp_min(10 * ({whole}), 300) + {pauses} or 0 * {active()} + 1800)"
+
+
+def is_stalled() -> str:
+    """Returns 1 where the last step is older than a run may be without one, else 0."""
+    return f"{step_age()} > bool {stall_limit()}"
+
+
+def verdict(expr: str, *, watch: float, bad: float) -> str:
+    """Returns 0 where all is well, 1 above one limit and 2 above another."""
+    return f"({expr} > bool {watch:g}) + ({expr} > bool {bad:g})"
+
+
+def dropped_spans() -> str:
+    """Returns how many spans were lost, without those that a large trace leaves out on purpose."""
+    lost = f'{RUNS},reason!="trace_budget"'
+    return increase("fastvideo_telemetry_spans_dropped_total", by="run", where=lost)
 
 
 def with_host(expr: str) -> str:
