@@ -98,6 +98,11 @@ class MetricsEndpoint:
         if settings is None:
             return
         from fastvideo.observability.metrics.otlp import OtlpMetrics  # noqa: PLC0415 - stay light
+        from fastvideo.observability.tracing.exporters import make_transport  # noqa: PLC0415
 
-        self._push = OtlpMetrics(settings, self._instruments, self._identity)
-        self._push.start()
+        transport = make_transport(settings.otlp)
+        if transport is not None:
+            self._push = OtlpMetrics(
+                settings, self._instruments, self._identity, transport=transport
+            )
+            self._push.start()

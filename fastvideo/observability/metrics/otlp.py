@@ -15,7 +15,7 @@ from fastvideo.observability.tracing.resource import (
     resource_attributes,
     scope_version,
 )
-from fastvideo.observability.tracing.settings import GRPC, TraceSettings
+from fastvideo.observability.tracing.settings import TraceSettings
 from fastvideo.observability.tracing.transport import Outcome
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class OtlpMetrics:
         settings: Where to, how, and how often.
         instruments: The numbers.
         identity: Whose numbers they are.
-        transport: What sends; None: as the settings say.
+        transport: What sends.
     """
 
     def __init__(
@@ -50,13 +50,13 @@ class OtlpMetrics:
         instruments: Instruments,
         identity: RunIdentity,
         *,
-        transport: Transport | None = None,
+        transport: Transport,
     ) -> None:
         self._settings = settings
         self._instruments = instruments
         self._labels = {"rank": str(identity.rank), "run": identity.run_name}
         self._resource = _resource(settings, identity)
-        self._transport = _transport(settings) if transport is None else transport
+        self._transport = transport
         self._log = _PushLog(self._transport.target)
         self._stop = threading.Event()
         self._deadline = 0.0
@@ -155,18 +155,6 @@ class _PushLog:
             self._failures,
         )
         self._failures = 0
-
-
-def _transport(settings: OtlpMetricsSettings) -> Transport:
-    if settings.otlp.protocol == GRPC:
-        from fastvideo.observability.metrics.otlp_grpc import (  # noqa: PLC0415 - only one is used
-            GrpcMetricsTransport,
-        )
-
-        return GrpcMetricsTransport(settings.otlp)
-    from fastvideo.observability.tracing.http_transport import HttpTransport  # noqa: PLC0415
-
-    return HttpTransport(settings.otlp)
 
 
 def _resource(settings: OtlpMetricsSettings, identity: RunIdentity) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""OTLP endpoints: which URL spans go to, for every way people write one."""
+"""OTLP endpoints: which URL a signal goes to, for every way people write one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from urllib.parse import SplitResult, quote, urlsplit
 
 if TYPE_CHECKING:
     from fastvideo.observability.tracing.otel_env import OtelEnv
-
-TRACES_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
-ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
-TRACES_PATH: Final = "v1/traces"
+    from fastvideo.observability.tracing.signals import Signal
 
 _HTTP_PORT: Final = 4318
 _GRPC_PORT: Final = 4317
@@ -20,7 +17,7 @@ _PATH_CHARACTERS: Final = "/%?&=:@!$'()*+,;~-._"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where spans are sent.
+    """Where a signal is sent.
 
     Attributes:
         secure: Whether to speak TLS.
@@ -50,23 +47,24 @@ class Endpoint:
         return f"{'https' if self.secure else 'http'}://{self.authority}{self.path.split('?')[0]}"
 
 
-def http_endpoint(env: OtelEnv) -> Endpoint | None:
+def http_endpoint(env: OtelEnv, signal: Signal) -> Endpoint | None:
     """Returns the endpoint for OTLP over HTTP, or None where its URL makes no sense.
 
-    The endpoint of traces is used as it is; the general one is a base that the path of the signal
-    is added to.
+    The signal's own endpoint is used as it is; the general one is a base that the path of the
+    signal is added to.
     """
-    name, value = env.named(TRACES_ENDPOINT, ENDPOINT)
+    own, general = signal.variables("ENDPOINT")
+    name, value = env.named(own, general)
     text = value or f"http://localhost:{_HTTP_PORT}"
     if "://" not in text:
         env.note(f"{name} has no scheme; http:// is used")
         text = f"http://{text}"
-    url = _split(env, name, text)
+    url = _split(env, name, text, signal)
     if url is None:
         return None
     path = url.path
-    if name != TRACES_ENDPOINT or value is None:
-        path = f"{path.rstrip('/')}/{TRACES_PATH}"
+    if name != own or value is None:
+        path = f"{path.rstrip('/')}/{signal.path}"
     query = f"?{url.query}" if url.query else ""
     secure = url.scheme == "https"
     return Endpoint(
@@ -77,16 +75,14 @@ def http_endpoint(env: OtelEnv) -> Endpoint | None:
     )
 
 
-def grpc_endpoint(env: OtelEnv) -> Endpoint | None:
+def grpc_endpoint(env: OtelEnv, signal: Signal) -> Endpoint | None:
     """Returns the endpoint for OTLP over gRPC, or None where its URL makes no sense.
 
     The scheme decides about TLS. Without a scheme ``OTEL_EXPORTER_OTLP_INSECURE`` does, and where
     that is unset too the specification says TLS.
     """
-    insecure = env.flag(
-        "OTEL_EXPORTER_OTLP_TRACES_INSECURE", "OTEL_EXPORTER_OTLP_INSECURE", default=False
-    )
-    name, value = env.named(TRACES_ENDPOINT, ENDPOINT)
+    insecure = env.flag(*signal.variables("INSECURE"))
+    name, value = env.named(*signal.variables("ENDPOINT"))
     text = value or f"http://localhost:{_GRPC_PORT}"
     if text.startswith(("unix:", "unix-abstract:")):
         return Endpoint(secure=False, host="", port=0, path=text)
@@ -97,14 +93,14 @@ def grpc_endpoint(env: OtelEnv) -> Endpoint | None:
                 "OTEL_EXPORTER_OTLP_INSECURE=true for plain text"
             )
         text = f"{'http' if insecure else 'https'}://{text}"
-    url = _split(env, name, text)
+    url = _split(env, name, text, signal)
     if url is None:
         return None
     host, port = url.hostname or "", url.port or _GRPC_PORT
     return Endpoint(secure=url.scheme == "https", host=host, port=port, path="")
 
 
-def _split(env: OtelEnv, name: str, text: str) -> SplitResult | None:
+def _split(env: OtelEnv, name: str, text: str, signal: Signal) -> SplitResult | None:
     """Splits a URL; notes that it cannot be used, without showing it: it may hold a password."""
     try:
         url = urlsplit(text)
@@ -115,6 +111,7 @@ def _split(env: OtelEnv, name: str, text: str) -> SplitResult | None:
     if usable:
         return url
     env.note(
-        f"{name} is no URL of the form http://host:port or https://host:port; OTLP spans are off"
+        f"{name} is no URL of the form http://host:port or https://host:port; "
+        f"OTLP {signal.shown} are off"
     )
     return None

@@ -10,10 +10,11 @@ from fastvideo.logger import init_logger
 from fastvideo.observability.tracing.file import ConsoleSink, FileSink, JsonEncoder
 from fastvideo.observability.tracing.grpc_transport import GrpcTransport
 from fastvideo.observability.tracing.http_transport import HttpTransport
-from fastvideo.observability.tracing.settings import GRPC
+from fastvideo.observability.tracing.signals import GRPC
 
 if TYPE_CHECKING:
-    from fastvideo.observability.tracing.settings import OtlpSettings, TraceSettings
+    from fastvideo.observability.tracing.otlp_settings import OtlpSettings
+    from fastvideo.observability.tracing.settings import TraceSettings
     from fastvideo.observability.tracing.sinks import SpanSink
     from fastvideo.observability.tracing.transport import Transport
 
@@ -30,8 +31,9 @@ def make_transport(settings: OtlpSettings) -> Transport | None:
         return HttpTransport(settings)
     if importlib.util.find_spec("grpc") is None:
         logger.warning(
-            "OTLP over gRPC needs the package grpcio, which is not installed; OTLP spans are off. "
-            "Install opentelemetry-exporter-otlp, or set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
+            "OTLP over gRPC needs the package grpcio, which is not installed; OTLP %s are off. "
+            "Install opentelemetry-exporter-otlp, or set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf",
+            settings.signal.shown,
         )
         return None
     # By default gRPC starts its threads anew in every forked child, such as a loader's workers,

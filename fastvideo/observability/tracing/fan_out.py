@@ -17,7 +17,7 @@ from fastvideo.observability.tracing.resource import (
     scope_version,
 )
 from fastvideo.observability.tracing.sender import DROPPED, EXPORTED, Batch, Flush, Sender
-from fastvideo.observability.tracing.settings import HTTP_JSON
+from fastvideo.observability.tracing.signals import HTTP_JSON
 from fastvideo.observability.tracing.sinks import NOWHERE, Refusal
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ from fastvideo.observability.tracing.transport import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fastvideo.observability.tracing.settings import OtlpSettings
+    from fastvideo.observability.tracing.otlp_settings import OtlpSettings
 
-_METHOD: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 _RETRY_INFO: Final = "google.rpc.retryinfo-bin"
 _RETRYABLE: Final = frozenset({"CANCELLED", "ABORTED", "OUT_OF_RANGE", "DATA_LOSS"})
 _OPTIONS: Final = (
@@ -105,7 +104,9 @@ class GrpcTransport:
         else:
             self._channel = grpc.insecure_channel(endpoint.authority, **options)
         self._export = self._channel.unary_unary(
-            _METHOD, request_serializer=_unchanged, response_deserializer=_unchanged
+            self._settings.signal.method,
+            request_serializer=_unchanged,
+            response_deserializer=_unchanged,
         )
 
 

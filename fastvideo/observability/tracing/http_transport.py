@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
 from fastvideo.observability.tracing.deadline_socket import DeadlineSocket, remaining
-from fastvideo.observability.tracing.settings import HTTP_JSON
+from fastvideo.observability.tracing.signals import HTTP_JSON
 from fastvideo.observability.tracing.transport import (
     REJECTED,
     TIMEOUT,
@@ -26,7 +26,7 @@ from fastvideo.observability.tracing.transport import (
 )
 
 if TYPE_CHECKING:
-    from fastvideo.observability.tracing.settings import OtlpSettings
+    from fastvideo.observability.tracing.otlp_settings import OtlpSettings
 
 _RETRYABLE: Final = frozenset({429, 502, 503, 504})
 _MAX_ANSWER_BYTES: Final = 64 * 1024

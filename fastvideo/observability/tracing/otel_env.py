@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _LONGEST_MS: Final = 86_400_000
-_TRUE: Final = frozenset({"true", "1", "yes", "on"})
-_FALSE: Final = frozenset({"false", "0", "no", "off"})
 _MAX_SHOWN: Final = 80
 
 
@@ -88,16 +86,13 @@ class OtelEnv:
             return default
         return number
 
-    def flag(self, *names: str, default: bool) -> bool:
-        """Returns a truth value; the specification's words are ``true`` and ``false``."""
+    def flag(self, *names: str) -> bool:
+        """Returns whether a variable says ``true``; by the specification no other word does."""
         name, value = self.named(*names)
-        if value is None:
-            return default
-        folded = value.lower()
-        if folded not in _TRUE | _FALSE:
-            self.refuse(name, value, "true or false", str(default).lower())
-            return default
-        return folded in _TRUE
+        folded = (value or "false").lower()
+        if folded not in {"true", "false"}:
+            self.refuse(name, str(value), "true or false", "false")
+        return folded == "true"
 
     def choice(self, *names: str, choices: Sequence[str], default: str) -> str:
         """Returns one of ``choices``, whatever the case it is written in."""
@@ -115,7 +110,7 @@ class OtelEnv:
         """Returns the path of a file that can be read.
 
         Raises:
-            UnreadableFileError: The variable names something that cannot be read; it is noted.
+            UnreadableFileError: The variable names something that cannot be read.
         """
         name, value = self.named(*names)
         if value is None:
@@ -125,8 +120,8 @@ class OtelEnv:
             with path.open("rb"):
                 return path
         except OSError as error:
-            self.note(f"{name}={value!r} cannot be read ({error.strerror}); OTLP spans are off")
-            raise UnreadableFileError(name) from error
+            message = f"{name}={value!r} cannot be read ({error.strerror})"
+            raise UnreadableFileError(message) from error
 
     def pairs(self, *names: str, secret: bool) -> dict[str, str]:
         """Returns the pairs of ``key=value,key=value``, percent-decoded.

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fastvideo.logger import init_logger
-from fastvideo.observability.tracing.endpoints import (
-    ENDPOINT,
-    TRACES_ENDPOINT,
-    Endpoint,
-    grpc_endpoint,
-    http_endpoint,
-)
-from fastvideo.observability.tracing.otel_env import OtelEnv, UnreadableFileError
+from fastvideo.observability.tracing.otel_env import OtelEnv
+from fastvideo.observability.tracing.otlp_settings import OtlpSettings, read_otlp
 from fastvideo.observability.tracing.sampling import DEFAULT_SAMPLER, SAMPLERS, Sampler
+from fastvideo.observability.tracing.signals import TRACES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 logger = init_logger(__name__)
 
-GRPC: Final = "grpc"
-HTTP_PROTOBUF: Final = "http/protobuf"
-HTTP_JSON: Final = "http/json"
-
 YAML_VARIABLES: Final[dict[str, str]] = {
     "traces_exporter": "OTEL_TRACES_EXPORTER",
-    "otlp_endpoint": ENDPOINT,
+    "otlp_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT",
     "otlp_protocol": "OTEL_EXPORTER_OTLP_PROTOCOL",
     "otlp_timeout_ms": "OTEL_EXPORTER_OTLP_TIMEOUT",
     "otlp_compression": "OTEL_EXPORTER_OTLP_COMPRESSION",
@@ -47,34 +37,7 @@ DEFAULT_TRACE_MAX_BYTES: Final = 4_000_000
 DEFAULT_SPAN_FILE_MAX_BYTES: Final = 256 * 1024 * 1024
 DEFAULT_SERVICE_NAME: Final = "fastvideo"
 
-_PREFIX: Final = "OTEL_EXPORTER_OTLP"
 _EXPORTERS: Final = ("otlp", "console", "none")
-_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-
-
-@dataclass(frozen=True, slots=True)
-class OtlpSettings:
-    """How spans are sent to a collector.
-
-    Attributes:
-        protocol: ``grpc``, ``http/protobuf`` or ``http/json``.
-        endpoint: Where to.
-        headers: Sent with every request; never shown.
-        timeout_s: Longest wait for one answer, in seconds.
-        gzip: Whether requests are compressed.
-        certificate: CA certificates to trust, or None for the system's.
-        client_key: Private key of this client, or None.
-        client_certificate: Certificate of this client, or None.
-    """
-
-    protocol: str
-    endpoint: Endpoint
-    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    timeout_s: float = 10.0
-    gzip: bool = False
-    certificate: Path | None = None
-    client_key: Path | None = None
-    client_certificate: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +166,10 @@ def _read(env: OtelEnv) -> TraceSettings:
     service_name = env.text("OTEL_SERVICE_NAME") or resource.pop("service.name", "")
     resource.pop("service.name", None)
     return TraceSettings(
-        otlp=_otlp(env) if "otlp" in exporters else None,
+        otlp=read_otlp(env, TRACES) if "otlp" in exporters else None,
         span_dir=Path(span_dir).expanduser().absolute() if span_dir else None,
         console="console" in exporters,
-        disabled=env.flag("OTEL_SDK_DISABLED", default=False),
+        disabled=env.flag("OTEL_SDK_DISABLED"),
         sampler=_sampler(env),
         batch=_batch(env),
         limits=_limits(env),
@@ -227,53 +190,11 @@ def _exporters(env: OtelEnv) -> set[str]:
     """Returns what ``OTEL_TRACES_EXPORTER`` asks for; an endpoint alone asks for OTLP."""
     name, value = env.named("OTEL_TRACES_EXPORTER")
     if value is None:
-        return {"otlp"} if env.text(TRACES_ENDPOINT, ENDPOINT) else set()
+        return {"otlp"} if env.text(*TRACES.variables("ENDPOINT")) else set()
     asked = {part.strip().lower() for part in value.split(",") if part.strip()}
     for unknown in sorted(asked - set(_EXPORTERS)):
         env.refuse(name, unknown, f"one of {', '.join(_EXPORTERS)}", "none of it")
     return set() if "none" in asked else asked & set(_EXPORTERS)
-
-
-def _otlp(env: OtelEnv) -> OtlpSettings | None:
-    protocol = env.choice(
-        *_names("PROTOCOL"), choices=(GRPC, HTTP_PROTOBUF, HTTP_JSON), default=HTTP_PROTOBUF
-    )
-    endpoint = grpc_endpoint(env) if protocol == GRPC else http_endpoint(env)
-    timeout_s = env.milliseconds(*_names("TIMEOUT"), default=10_000)
-    compression = env.choice(*_names("COMPRESSION"), choices=("gzip", "none"), default="none")
-    headers = _headers(env)
-    try:
-        certificate = env.file(*_names("CERTIFICATE"))
-        client_key = env.file(*_names("CLIENT_KEY"))
-        client_certificate = env.file(*_names("CLIENT_CERTIFICATE"))
-    except UnreadableFileError:
-        return None
-    if endpoint is None:
-        return None
-    return OtlpSettings(
-        protocol=protocol,
-        endpoint=endpoint,
-        headers=headers,
-        timeout_s=timeout_s,
-        gzip=compression == "gzip",
-        certificate=certificate,
-        client_key=client_key,
-        client_certificate=client_certificate,
-    )
-
-
-def _headers(env: OtelEnv) -> tuple[tuple[str, str], ...]:
-    """Returns the headers that can be sent; lower-case names, as gRPC and HTTP/2 want them."""
-    pairs = env.pairs(*_names("HEADERS"), secret=True)
-    usable = {
-        key.lower(): value
-        for key, value in pairs.items()
-        if _HEADER_NAME.fullmatch(key) and value.isascii() and value.isprintable()
-    }
-    if len(usable) < len(pairs):
-        name, _ = env.named(*_names("HEADERS"))
-        env.note(f"{name}: {len(pairs) - len(usable)} headers cannot be sent and are left out")
-    return tuple(usable.items())
 
 
 def _sampler(env: OtelEnv) -> Sampler:
@@ -315,8 +236,3 @@ def _limits(env: OtelEnv) -> SpanLimits:
         ),
         links=env.whole("OTEL_SPAN_LINK_COUNT_LIMIT", default=128),
     )
-
-
-def _names(suffix: str) -> tuple[str, str]:
-    """Returns the variable for traces, which counts first, and the general one."""
-    return f"{_PREFIX}_TRACES_{suffix}", f"{_PREFIX}_{suffix}"

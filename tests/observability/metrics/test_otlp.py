@@ -23,6 +23,7 @@ from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc as
 
 from fastvideo.observability.identity import RunIdentity
 from fastvideo.observability.metrics.otlp import OtlpMetrics, OtlpMetricsSettings
+from fastvideo.observability.tracing.exporters import make_transport
 from fastvideo.observability.tracing.transport import Outcome
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ def push(
         environ = {"OTEL_METRICS_EXPORTER": "otlp", "OTEL_METRIC_EXPORT_INTERVAL": "30"} | environ
         settings = OtlpMetricsSettings.from_env(environ)
         assert settings is not None
+        transport = transport or make_transport(settings.otlp)
         started.append(OtlpMetrics(settings, instruments, IDENTITY, transport=transport))
         started[-1].start()
         return started[-1]
@@ -310,7 +312,9 @@ def test_forked_children_push_nothing(http_receiver: _HttpReceiver) -> None:
         "from fastvideo.observability.metrics.otlp import OtlpMetrics, OtlpMetricsSettings\n"
         "identity = agree(run_name='r', ratio=1.0, environ={}, broadcast=None)\n"
         "settings = OtlpMetricsSettings.from_env(os.environ)\n"
-        "metrics = OtlpMetrics(settings, Instruments(), identity)\n"
+        "from fastvideo.observability.tracing.exporters import make_transport\n"
+        "transport = make_transport(settings.otlp)\n"
+        "metrics = OtlpMetrics(settings, Instruments(), identity, transport=transport)\n"
         "metrics.start()\n"
         "time.sleep(0.5)\n"
         "def sockets():\n"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fastvideo.observability.metrics.otlp_settings import OtlpMetricsSettings
+from fastvideo.observability.tracing.settings import TraceSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +40,7 @@ def read(**environ: str) -> OtlpMetricsSettings:
         ({"OTEL_METRICS_EXPORTER": "prometheus, OTLP"}, True),
         (ON | {"OTEL_SDK_DISABLED": "true"}, False),
         (ON | {"OTEL_SDK_DISABLED": ""}, True),
+        (ON | {"OTEL_SDK_DISABLED": "1"}, True),
     ],
 )
 def test_when_metrics_are_pushed(environ: dict[str, str], *, pushes: bool) -> None:
@@ -121,6 +123,9 @@ def test_the_resource_comes_from_the_environment() -> None:
         ({"OTEL_METRIC_EXPORT_INTERVAL": "0"}, "OTEL_METRIC_EXPORT_INTERVAL='0': expected", True),
         ({"OTEL_EXPORTER_OTLP_PROTOCOL": "udp"}, "OTLP_PROTOCOL='udp': expected one of grpc", True),
         ({"OTEL_METRICS_EXPORTER": "otlp,x"}, "OTEL_METRICS_EXPORTER='x': expected one of", True),
+        ({"OTEL_EXPORTER_OTLP_HEADERS": "host=x,a=b"}, "OTLP_HEADERS: host: set by the", True),
+        ({"OTEL_EXPORTER_OTLP_HEADERS": "a=b%0Ac"}, "OTLP_HEADERS: 1 headers cannot be sent", True),
+        ({"OTEL_SDK_DISABLED": "1"}, "OTEL_SDK_DISABLED='1': expected true or false", True),
         ({OWN: "ftp://c"}, f"{OWN} is no URL .* OTLP metrics are off", False),
         ({GENERAL: "http://"}, f"{GENERAL} is no URL .* OTLP metrics are off", False),
         ({"OTEL_EXPORTER_OTLP_CERTIFICATE": "/nowhere"}, "cannot be read", False),
@@ -134,3 +139,13 @@ def test_bad_values_are_one_warning_each(
     assert (settings is not None) == pushes
     assert len(caplog.records) == 1
     assert re.search(warning, caplog.text)
+
+
+def test_what_spans_told_already_is_not_told_again(caplog: pytest.LogCaptureFixture) -> None:
+    """A variable that both read is one warning."""
+    environ = ON | {"OTEL_EXPORTER_OTLP_TIMEOUT": "abc", "OTEL_METRIC_EXPORT_INTERVAL": "x"}
+    spans = TraceSettings.from_env(environ | {"OTEL_TRACES_EXPORTER": "otlp"})
+    settings = OtlpMetricsSettings.from_env(environ, told=spans.problems)
+    assert settings is not None
+    assert len(settings.problems) == 2
+    assert len(caplog.records) == 2

@@ -69,6 +69,7 @@ def test_http_endpoints(environ: dict[str, str], url: str, warnings: int) -> Non
         ({GENERAL: "http://[::1]:4317"}, "[::1]:4317", False, 0),
         ({GENERAL: "c:4317"}, "c:4317", True, 1),
         ({GENERAL: "c:4317", "OTEL_EXPORTER_OTLP_INSECURE": "true"}, "c:4317", False, 0),
+        ({GENERAL: "c:4317", "OTEL_EXPORTER_OTLP_INSECURE": "1"}, "c:4317", True, 2),
         ({GENERAL: "https://c:4317", "OTEL_EXPORTER_OTLP_INSECURE": "true"}, "c:4317", True, 0),
         ({GENERAL: "http://c:4317", "OTEL_EXPORTER_OTLP_INSECURE": "false"}, "c:4317", False, 0),
         ({TRACES: "http://t:4317", GENERAL: "https://c:1"}, "t:4317", False, 0),
@@ -185,6 +186,46 @@ def test_headers_are_decoded_and_never_shown(caplog: pytest.LogCaptureFixture) -
     assert len(settings.problems) == 2
 
 
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_headers_of_the_transports_own_are_refused(
+    protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A length, host or encoding that was set would break every request; one warning names it."""
+    given = ["Content-Length=hunter2", "host=hunter2", "Transfer-Encoding=hunter2", "x-team=a"]
+    given += ["content-type=hunter2", "Connection=hunter2", "content-encoding=hunter2", "te=x"]
+    settings = _otlp(
+        {GENERAL: "http://c", PROTOCOL: protocol, "OTEL_EXPORTER_OTLP_HEADERS": ",".join(given)}
+    )
+    assert settings.otlp is not None
+    assert settings.otlp.headers == (("x-team", "a"),)
+    (problem,) = settings.problems
+    assert problem == (
+        "OTEL_EXPORTER_OTLP_HEADERS: connection, content-encoding, content-length, content-type, "
+        "host, te, transfer-encoding: set by the transport itself, and left out"
+    )
+    assert "hunter2" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("header", "protocol", "sent"),
+    [
+        ("user-agent=me", "http/protobuf", True),
+        ("user-agent=me", "grpc", False),
+        ("grpc-timeout=1n", "grpc", False),
+        ("key-bin=abc", "grpc", False),
+        ("key-bin=abc", "http/protobuf", True),
+    ],
+)
+def test_headers_of_grpc_are_refused_there(*, header: str, protocol: str, sent: bool) -> None:
+    """Over gRPC more is set by itself, and no text is taken where a name says that it is binary."""
+    settings = _otlp(
+        {GENERAL: "http://c", PROTOCOL: protocol, "OTEL_EXPORTER_OTLP_HEADERS": header}
+    )
+    assert settings.otlp is not None
+    assert bool(settings.otlp.headers) is sent
+    assert len(settings.problems) == (not sent)
+
+
 def test_headers_for_traces_replace_the_general_ones() -> None:
     """The specification merges nothing: the more specific variable is the one that counts."""
     settings = _otlp(
@@ -219,12 +260,26 @@ def test_exporters(*, environ: dict[str, str], otlp: bool, console: bool, warnin
     assert len(settings.problems) == warnings
 
 
-def test_the_sdk_can_be_disabled() -> None:
-    """``OTEL_SDK_DISABLED`` turns everything off, whatever else is set."""
+@pytest.mark.parametrize(
+    ("value", "disabled", "warnings"),
+    [
+        ("true", True, 0),
+        (" TRUE ", True, 0),
+        ("False", False, 0),
+        ("", False, 0),
+        ("1", False, 1),
+        ("yes", False, 1),
+        ("on", False, 1),
+        ("0", False, 1),
+    ],
+)
+def test_the_sdk_can_be_disabled(*, value: str, disabled: bool, warnings: int) -> None:
+    """``true`` turns everything off, whatever else is set; by the specification nothing else is."""
     settings = TraceSettings.from_env(
-        {GENERAL: "http://c", "FASTVIDEO_SPAN_DIR": "spans", "OTEL_SDK_DISABLED": "TRUE"}
+        {GENERAL: "http://c", "FASTVIDEO_SPAN_DIR": "spans", "OTEL_SDK_DISABLED": value}
     )
-    assert not settings.enabled
+    assert settings.enabled is not disabled
+    assert len(settings.problems) == warnings
 
 
 @pytest.mark.parametrize(
