@@ -1,3 +1,4 @@
+# ruff: noqa: INP001 - a script, in no package
 """Writes what is generated below deploy/: ``python deploy/generate.py`` (``--check`` compares).
 
 Dashboards come from :mod:`fastvideo.dashboards`, and Kubernetes gets the same dashboards and the

@@ -38,9 +38,14 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.add_constructor("!reset", lambda _loader, _node: Reset())
-_Loader.add_constructor(
-    "!override", lambda loader, node: Override(loader.construct_sequence(node, deep=True))
-)
+
+
+def _override(loader: yaml.SafeLoader, node: yaml.Node) -> Override:
+    assert isinstance(node, yaml.SequenceNode)
+    return Override(loader.construct_sequence(node, deep=True))
+
+
+_Loader.add_constructor("!override", _override)
 
 
 def load(name: str) -> dict[str, Any]:

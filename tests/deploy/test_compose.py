@@ -106,7 +106,9 @@ def test_ports_are_open_to_this_machine_only(stack: dict[str, Any]) -> None:
 
 def test_no_two_services_want_one_port(stack: dict[str, Any]) -> None:
     """Each port of the host is given once."""
-    taken = [port.split(":")[1] for each in services(stack).values() for port in each.get("ports", ())]
+    taken = [
+        port.split(":")[1] for each in services(stack).values() for port in each.get("ports", ())
+    ]
     taken += [
         listens_at(each).split(":")[1]
         for each in services(stack).values()
@@ -117,7 +119,7 @@ def test_no_two_services_want_one_port(stack: dict[str, Any]) -> None:
 
 def test_other_machines_reach_the_receivers_where_that_is_asked_for(compose: Compose) -> None:
     """The address of the OTLP ports, and of no others, can be chosen."""
-    stack = compose(FASTVIDEO_OTLP_ADDRESS="10.1.2.3")
+    stack = compose(OTLP_ADDRESS="10.1.2.3")
     ports = [port for each in services(stack).values() for port in each.get("ports", ())]
     opened = [port for port in ports if not port.startswith("127.0.0.1:")]
     assert opened == ["10.1.2.3:4317:4317", "10.1.2.3:4318:4318"]
