@@ -98,7 +98,7 @@ def _numbers(metric: str, noun: str, verb: str, *, none: str, whole: str) -> tup
             width=6,
         ),
         stat(
-            "How many",
+            f"{noun.capitalize()}s so far",
             f"How many were there? {metric}_count of the rank with the most, since its process "
             "began. 0 after hours of training: the setting that says how often is missing.",
             Target(f"max by (run) ({metric}_count{{{queries.RANKS}}})", "{{run}}"),

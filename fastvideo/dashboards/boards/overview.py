@@ -142,7 +142,7 @@ def _pace() -> tuple[Panel, ...]:
             links=(link_to("fastvideo-step"),),
         ),
         stat(
-            "Mean step, by kind",
+            "Mean step",
             "How long is a step? Mean of fastvideo_training_step_duration_seconds over 5 minutes, "
             "for each kind: a method may have short and long ones. Compare it with a run you know.",
             Target(

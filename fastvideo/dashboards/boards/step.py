@@ -136,16 +136,14 @@ def _spread() -> tuple[Panel, ...]:
         for which, name in ((0.5, "median"), (0.95, "95th percentile"))
     )
     return (
-        (
-            heat(
-                "Duration of steps of kind $step_kind",
-                "Are steps alike, or are some slow? fastvideo_training_step_duration_seconds_bucket"
-                " of one kind of step. A second band, or dots far above the band: some steps "
-                "stall; open the trace of one.",
-                queries.STEP,
-                where=f'{queries.RANKS},step_kind=~"$step_kind"',
-                repeat="step_kind",
-            )
+        heat(
+            "Duration of steps of kind $step_kind",
+            "Are steps alike, or are some slow? fastvideo_training_step_duration_seconds_bucket"
+            " of one kind of step. A second band, or dots far above the band: some steps "
+            "stall; open the trace of one.",
+            queries.STEP,
+            where=f'{queries.RANKS},step_kind=~"$step_kind"',
+            repeat="step_kind",
         ),
         lines(
             "Median and 95th percentile step (bucketed)",

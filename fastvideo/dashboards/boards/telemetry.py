@@ -250,7 +250,7 @@ def _numbers() -> tuple[Panel, ...]:
             width=8,
         ),
         lines(
-            "Cost, as a share of the step",
+            "Cost over time",
             f"Does telemetry cost more than it did? {_OVERHEAD} over "
             "fastvideo_training_step_duration_seconds. It should stay below 1 %.",
             Target(_overhead(), "{{run}}", min_interval=SMOOTH),
