@@ -19,8 +19,9 @@ SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("_sum", "_co
 READ = {".yaml", ".yml", ".json", ".md", ".py", ".tmpl", ".example", ""}
 RULES = sorted((DEPLOY / "prometheus" / "rules").glob("*.yaml"))
 
-# A name, but not the end of a recording rule's, nor a part of a longer word.
-_NAME = re.compile(r"(?<![:\w])fastvideo_[a-z]\w*")
+# A name, but not the end of a recording rule's, nor a part of a longer word, such as the name of a
+# volume (fastvideo_grafana-data).
+_NAME = re.compile(r"(?<![:\w])fastvideo_[a-z]\w*(?!\w|-[a-z])")
 _RECORDED = re.compile(r"(?<![:\w])(?:\w+):fastvideo_\w+(?::\w+)?")
 
 
