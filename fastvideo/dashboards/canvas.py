@@ -127,11 +127,11 @@ class Canvas:
         width, _, _ = paths.TextToPath().get_text_width_height_descent(words, prop, ismath=False)
         return float(width) * DPI / 72
 
-    def fit(self, words: str, width: float, fontsize: float) -> str:
+    def fit(self, words: str, width: float, fontsize: float, weight: str = "normal") -> str:
         """Returns words, cut with an ellipsis where they are wider than so many pixels."""
-        if self.text_width(words, fontsize) <= width:
+        if self.text_width(words, fontsize, weight) <= width:
             return words
-        while words and self.text_width(words + "…", fontsize) > width:
+        while words and self.text_width(words + "…", fontsize, weight) > width:
             words = words[:-1]
         return words.rstrip() + "…"
 

@@ -14,7 +14,7 @@ from fastvideo.dashboards import palette
 from fastvideo.dashboards.canvas import Box, Canvas
 from fastvideo.dashboards.draw_panels import draw_panel
 from fastvideo.dashboards.panel_data import fetch, panel_window
-from fastvideo.dashboards.substitute import ALL, Choice, Window
+from fastvideo.dashboards.substitute import ALL, Choice, Window, substitute
 from fastvideo.dashboards.variables import choose
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def draw_dashboard(
     bottom = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels)
     canvas = Canvas(WIDTH_PX, HEADER_PX + bottom * ROW_PX + GAP_PX)
     _draw_header(canvas, dashboard, choices, window)
+    shown = {name: as_words(choice) for name, choice in choices.items()}
     marks = annotation_times(dashboard, prometheus, choices, window)
     for panel in panels:
         box = grid_box(panel["gridPos"])
@@ -81,8 +82,15 @@ def draw_dashboard(
             continue
         own = panel_window(panel, window, width_px=round(box.width))
         frames = fetch(panel, prometheus, choices, own)
-        draw_panel(canvas, box, panel, frames, own, marks)
+        title = substitute(panel.get("title", ""), choices=shown, window=own)
+        draw_panel(canvas, box, {**panel, "title": title}, frames, own, marks)
     canvas.save(path)
+
+
+def as_words(choice: Choice) -> Choice:
+    """Returns a choice whose value is what a title shows of it."""
+    words = "All" if choice.values == (ALL,) else " + ".join(choice.values)
+    return Choice((words,), multi=False)
 
 
 def visible_panels(dashboard: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:

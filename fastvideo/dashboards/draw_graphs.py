@@ -39,9 +39,15 @@ def draw_timeseries(
     plot = _draw_legend(canvas, box.inside(8, 0, 8, 4), panel, frames, colors)
     field = settings(panel)
     stacked = field.get("custom.stacking", {}).get("mode") in {"normal", "percent"}
-    curves = _stack(frames) if stacked else [((), frame.series.values) for frame in frames]
+    curves = _curves(frames)
     low, high = _limits(field, [value for _, values in curves for value in finite(values)], stacked)
-    ticks = value_ticks(low, high, field.get("unit", "none"), room=max(2, int(plot.height // 38)))
+    ticks = value_ticks(
+        low,
+        high,
+        field.get("unit", "none"),
+        room=max(2, int(plot.height // 38)),
+        decimals=_tick_decimals(field),
+    )
     labels = [
         format_value(tick, field.get("unit", "none"), _tick_decimals(field)) for tick in ticks
     ]
@@ -70,19 +76,22 @@ def series_colors(frames: Sequence[Frame]) -> list[str]:
     return colors
 
 
-def _stack(frames: Sequence[Frame]) -> list[tuple[tuple[float, ...], tuple[float, ...]]]:
-    """Returns what is below each series and where it ends, at its own times."""
+def _curves(frames: Sequence[Frame]) -> list[tuple[tuple[float, ...], tuple[float, ...]]]:
+    """Returns what is below each series, if it is stacked, and where it ends, at its own times."""
     total: dict[float, float] = {}
-    stacked = []
+    curves: list[tuple[tuple[float, ...], tuple[float, ...]]] = []
     for frame in frames:
+        if (frame.field.get("custom.stacking") or {}).get("mode") not in {"normal", "percent"}:
+            curves.append(((), frame.series.values))
+            continue
         below, upper = [], []
         for at, value in zip(frame.series.times, frame.series.values, strict=True):
             base = total.get(at, 0.0)
             total[at] = base + (value if math.isfinite(value) else 0.0)
             below.append(base)
             upper.append(total[at])
-        stacked.append((tuple(below), tuple(upper)))
-    return stacked
+        curves.append((tuple(below), tuple(upper)))
+    return curves
 
 
 def _limits(field: Field, values: list[float], stacked: bool) -> tuple[float, float]:  # noqa: FBT001
@@ -106,7 +115,9 @@ def _limits(field: Field, values: list[float], stacked: bool) -> tuple[float, fl
     return low, high
 
 
-def value_ticks(low: float, high: float, unit: str, *, room: int) -> list[float]:
+def value_ticks(
+    low: float, high: float, unit: str, *, room: int, decimals: int | None = None
+) -> list[float]:
     """Returns round values between two, in the unit that they are written in.
 
     Args:
@@ -114,12 +125,15 @@ def value_ticks(low: float, high: float, unit: str, *, room: int) -> list[float]
         high: Upper end.
         unit: Grafana's id of the unit.
         room: How many fit, about.
+        decimals: Digits behind the point that they are written with; None for as many as needed.
     """
     rough = (high - low) / max(1, room)
+    if decimals is not None:
+        rough = max(rough, 10.0**-decimals / (100 if unit == "percentunit" else 1))
     step = 10 ** math.floor(math.log10(rough))
     step *= next(factor for factor in (1, 2, 2.5, 5, 10) if factor * step >= rough * 0.999)
     if unit in _BYTES:
-        step = 2 ** round(math.log2(rough))
+        step = 2 ** max(0, round(math.log2(rough)))
     elif unit == "s" and 1 <= rough <= _TIME_STEPS[-1]:
         step = next(each for each in _TIME_STEPS if each >= rough * 0.999)
     first = math.ceil(low / step - 1e-9)

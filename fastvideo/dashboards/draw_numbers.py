@@ -76,7 +76,7 @@ def _tiles(box: Box, number: int, orientation: str) -> list[Box]:
 def _write_stat(canvas: Canvas, tile: Box, words: str, name: str, ink: str) -> None:
     room = tile.height - (18 if name else 0)
     size = min(_LARGEST_PT, room * 0.42)
-    while size > 7 and canvas.text_width(words, size, "semibold") > tile.width - 14:
+    while size > 7 and canvas.text_width(words, size, "bold") > tile.width - 14:
         size -= 0.5
     middle = tile.left + tile.width / 2
     if name:
@@ -91,10 +91,10 @@ def _write_stat(canvas: Canvas, tile: Box, words: str, name: str, ink: str) -> N
     canvas.text(
         middle,
         tile.top + tile.height / 2 + (size * 0.45 if name else 0),
-        canvas.fit(words, tile.width - 8, size),
+        canvas.fit(words, tile.width - 8, size, "bold"),
         ha="center",
         fontsize=size,
-        weight="semibold",
+        weight="bold",
         color=ink,
     )
 
@@ -184,7 +184,7 @@ def draw_table(canvas: Canvas, box: Box, panel: Mapping[str, Any], frames: Seque
     for index, column in enumerate(table.columns):
         width = widths[index]
         title = canvas.fit(str(fields[index].get("displayName", column)), width - 8, 9)
-        canvas.text(left, inner.top + _ROW_PX / 2, title, color=palette.ACCENT, weight="semibold")
+        canvas.text(left, inner.top + _ROW_PX / 2, title, color=palette.ACCENT, weight="bold")
         for number, row in enumerate(table.rows[:room]):
             cell = Box(left - 4, inner.top + (number + 1) * _ROW_PX, width - 2, _ROW_PX)
             _draw_cell(canvas, cell, fields[index], row[index], texts[number][index])

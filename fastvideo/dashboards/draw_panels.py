@@ -59,10 +59,8 @@ def draw_panel(
     canvas.rectangle(box, palette.PANEL, edge=palette.BORDER)
     inner = box
     if panel.get("title"):
-        title = canvas.fit(panel["title"], box.width - 20, 10)
-        canvas.text(
-            box.left + 10, box.top + TITLE_PX / 2 + 1, title, fontsize=10, weight="semibold"
-        )
+        title = canvas.fit(panel["title"], box.width - 20, 10, "bold")
+        canvas.text(box.left + 10, box.top + TITLE_PX / 2 + 1, title, fontsize=10, weight="bold")
         inner = box.inside(0, TITLE_PX, 0, 0)
     if kind == "text":
         draw_numbers.draw_markdown(canvas, inner, panel["options"].get("content", ""))

@@ -133,14 +133,7 @@ def fetch(
         if target.get("hide") or not target.get("expr"):
             continue
         ref = target.get("refId") or chr(ord("A") + index)
-        own = target_window(target, window)
-        expr = substitute(target["expr"], choices=choices, window=own)
-        step = own.interval_s
-        if target.get("instant"):
-            found = prometheus.instant(expr, at=window.end)
-        else:
-            start = math.floor(window.start / step) * step
-            found = prometheus.range(expr, start=start, end=window.end, step_s=step)
+        _, found = answer_target(target, prometheus, choices, window)
         named = [(legend(target.get("legendFormat", ""), one.labels), one) for one in found]
         named.sort(key=lambda pair: natural_key(pair[0]))
         frames += [
@@ -148,6 +141,26 @@ def fetch(
             for name, one in named
         ]
     return frames
+
+
+def answer_target(
+    target: Mapping[str, Any],
+    prometheus: Prometheus,
+    choices: Mapping[str, Choice],
+    window: Window,
+) -> tuple[str, list[Series]]:
+    """Asks one query of a panel; see :func:`fetch`.
+
+    Returns:
+        The expression as it was sent, and the answer.
+    """
+    own = target_window(target, window)
+    expr = substitute(target["expr"], choices=choices, window=own)
+    if target.get("instant"):
+        return expr, prometheus.instant(expr, at=window.end)
+    step = own.interval_s
+    start = math.floor(window.start / step) * step
+    return expr, prometheus.range(expr, start=start, end=window.end, step_s=step)
 
 
 def panel_window(panel: Mapping[str, Any], window: Window, *, width_px: int) -> Window:

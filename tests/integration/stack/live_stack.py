@@ -7,6 +7,7 @@ divides every duration by one number so that a scenario takes seconds instead.
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import shutil
@@ -27,7 +28,7 @@ from fastvideo.dashboards.prometheus import Prometheus, PrometheusError, parse_d
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CONFIG = ROOT / "deploy" / "prometheus" / "prometheus.yml"
 RULES = ROOT / "deploy" / "prometheus" / "rules"
 ALERTMANAGER_CONFIG = ROOT / "deploy" / "alertmanager" / "alertmanager.yml"
@@ -95,6 +96,27 @@ def scale_rules(
                     if key in rule:
                         rule[key] = scale_duration(rule[key], factor)
         (target / file.name).write_text(yaml.safe_dump(content, sort_keys=False, width=200))
+
+
+def scale_dashboard(dashboard: dict[str, Any], factor: float) -> dict[str, Any]:
+    """Returns a dashboard whose minimal intervals, windows and offsets are divided by a factor.
+
+    Args:
+        dashboard: Its JSON.
+        factor: As for `scale_rules`.
+    """
+    scaled = copy.deepcopy(dashboard)
+    for panel in scaled["panels"]:
+        for target in [panel, *panel.get("targets", [])]:
+            if target.get("interval"):
+                target["interval"] = scale_duration(target["interval"], factor)
+    for query in [
+        *(target for panel in scaled["panels"] for target in panel.get("targets", [])),
+        *scaled["annotations"]["list"],
+    ]:
+        if "expr" in query:
+            query["expr"] = scale_expression(query["expr"], factor)
+    return scaled
 
 
 class Server:
