@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastvideo.dashboards.catalogue import BOARDS, all_dashboards
 from fastvideo.dashboards.grafana_json import to_json, to_text
-from fastvideo.dashboards.model import Dashboard, Expression, Panel, Target, expressions, substitute
+from fastvideo.dashboards.model import Dashboard, Expression, Panel, Target, expressions
 
 __all__ = [
     "BOARDS",
@@ -14,7 +14,6 @@ __all__ = [
     "Target",
     "all_dashboards",
     "expressions",
-    "substitute",
     "to_json",
     "to_text",
 ]

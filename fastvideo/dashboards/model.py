@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 PanelKind = Literal["stat", "timeseries", "bargauge", "heatmap", "table", "state-timeline", "text"]
 TargetFormat = Literal["time_series", "table", "heatmap"]
-
-_VARIABLE: Final = re.compile(r"\$(?:(\w+)|\{(\w+)(?::\w+)?\})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +217,7 @@ class Expression:
     Attributes:
         dashboard: The dashboard's uid.
         panel: The panel's title, or the annotation's name.
-        expr: PromQL with variables, see :func:`substitute`.
+        expr: PromQL with Grafana's variables in it.
         unit: Unit id of the values.
         legend: Name of the series; its ``{{labels}}`` must be in the answer.
         instant: Whether only one moment is asked for.
@@ -267,19 +264,3 @@ def expressions(dashboard: Dashboard) -> Iterator[Expression]:
             min_interval="",
             may_be_empty=annotation.may_be_empty,
         )
-
-
-def substitute(expr: str, values: Mapping[str, str]) -> str:
-    """Puts values in the place of variables, as Grafana does before it asks.
-
-    Args:
-        expr: Text with ``$name``, ``${name}`` or ``${name:format}`` in it.
-        values: A value for each name, such as ``{"run": "a|b", "__rate_interval": "1m"}``.
-
-    Returns:
-        The text with the values.
-
-    Raises:
-        KeyError: The text names a variable that has no value.
-    """
-    return _VARIABLE.sub(lambda found: values[found[1] or found[2]], expr)

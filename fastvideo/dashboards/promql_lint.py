@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 import promql_parser as promql
 
-from fastvideo.dashboards.model import substitute
 from fastvideo.errors import did_you_mean
 from fastvideo.observability.metrics.families import FAMILIES
 
@@ -42,7 +41,7 @@ _SETS: Final = frozenset({"and", "or", "unless"})
 _RATE_WINDOW: Final = timedelta(seconds=111)
 _BUILT_IN: Final = {"__rate_interval": "111s", "__range": "3333s", "__interval": "77s"}
 _LEGEND_LABEL: Final = re.compile(r"\{\{\s*(\w+)\s*\}\}")
-_VARIABLE: Final = re.compile(r"\$\{?(\w+)")
+_VARIABLE: Final = re.compile(r"\$(?:(\w+)|\{(\w+)(?::\w+)?\})")
 
 
 @dataclass(slots=True)
@@ -65,11 +64,11 @@ def lint_query(
         variables: A value for each variable of the dashboard.
     """
     values = {**(variables or {}), **_BUILT_IN}
-    unknown = sorted({name for name in _VARIABLE.findall(expr) if name not in values})
+    unknown = sorted(name for name in _named(expr) if name not in values)
     if unknown:
         return [f"${name} is no variable of the dashboard" for name in unknown]
     try:
-        tree = promql.parse(substitute(expr, values))
+        tree = promql.parse(_fill_in(expr, values))
     except ValueError as error:
         return [f"no PromQL: {error}"]
     findings = _Findings()
@@ -89,8 +88,8 @@ def metrics_in(expr: str) -> set[str]:
     Args:
         expr: PromQL, with variables or without.
     """
-    values = dict.fromkeys(_VARIABLE.findall(expr), "x") | _BUILT_IN
-    tree = promql.parse(substitute(expr, values))
+    values = dict.fromkeys(_named(expr), "x") | _BUILT_IN
+    tree = promql.parse(_fill_in(expr, values))
     nodes = (node for node in _walk(tree) if isinstance(node, promql.VectorSelector))
     return {node.name for node in nodes if node.name is not None}
 
@@ -110,6 +109,15 @@ def family_of(series: str) -> str | None:
 def has_quantile(expr: str) -> bool:
     """Tells whether a query asks for a quantile of a histogram."""
     return "histogram_quantile" in expr
+
+
+def _named(expr: str) -> set[str]:
+    return {bare or braced for bare, braced in _VARIABLE.findall(expr)}
+
+
+def _fill_in(expr: str, values: Mapping[str, str]) -> str:
+    """Puts something in the place of each variable; only the parser has to be content with it."""
+    return _VARIABLE.sub(lambda found: values[found[1] or found[2]], expr)
 
 
 def _children(node: promql.Expr) -> Iterator[promql.Expr]:
