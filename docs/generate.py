@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 
 from fastvideo import envs
-from fastvideo.observability.config import METRICS_VARIABLES
 from fastvideo.observability.metrics.families import FAMILIES
+from fastvideo.observability.settings_table import SETTINGS, UNSET, VARIABLES, Setting
 from fastvideo.observability.tracing import records, run_spans
-from fastvideo.observability.tracing.settings import YAML_VARIABLES
 from fastvideo.profiler.catalogue import BUILT_IN
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -138,22 +137,45 @@ def spans_page() -> str:
 
 def settings_page() -> str:
     """Returns the page on telemetry settings."""
-    keys = {**METRICS_VARIABLES, **YAML_VARIABLES}
-    rows = [f"| `{key}` | `{variable}` |" for key, variable in keys.items()]
-    return "\n".join(
-        [
-            "# Telemetry settings",
-            "",
-            "Keys of the section `observability` of a run file, and the variables that win over",
-            "them. The variables of OpenTelemetry have the meaning that its specification gives",
-            "them; times are milliseconds. `--dry-run` prints what is in force.",
-            "",
-            "| key | variable |",
-            "|---|---|",
-            *rows,
-            "",
+    lines = [
+        "# Telemetry settings",
+        "",
+        "A setting is a key of the section `observability` of a run file, or an environment",
+        "variable, or both; the variable wins, and one that is set to nothing counts as unset. Of",
+        "several variables the first that is set counts; those in brackets count only where",
+        "neither the others nor the file say anything. `OTEL_…` variables have the meaning that",
+        "OpenTelemetry's specification gives them. A value that cannot be used is one warning and",
+        "the default. `fastvideo train --config CONFIG --dry-run` prints what is in force and",
+        "where it comes from.",
+        "",
+    ]
+    for group in dict.fromkeys(setting.group for setting in (*SETTINGS, *VARIABLES)):
+        lines += [f"## {group}", ""]
+        if any(setting.per_signal for setting in SETTINGS if setting.group == group):
+            lines += [
+                "For each variable there is one for spans and one for metrics, which counts first:",
+                "`OTEL_EXPORTER_OTLP_TRACES_TIMEOUT`, `OTEL_EXPORTER_OTLP_METRICS_TIMEOUT`, and so",
+                "on.",
+                "",
+            ]
+        lines += [
+            "| key | variable | type | default | unit | meaning |",
+            "|---|---|---|---|---|---|",
         ]
-    )
+        lines += [
+            _settings_row(setting) for setting in (*SETTINGS, *VARIABLES) if setting.group == group
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _settings_row(setting: Setting) -> str:
+    key = f"`{setting.name}`" if setting.in_file else ""
+    variables = [f"`{name}`" for name in setting.all_variables if name not in setting.below]
+    variables += [f"(`{name}`)" for name in setting.below]
+    default = setting.default if setting.default == UNSET else f"`{setting.default}`"
+    cells = (key, ", ".join(variables), setting.kind, default, setting.unit, setting.meaning)
+    return f"| {' | '.join(cells)} |"
 
 
 DROP_REASONS = {

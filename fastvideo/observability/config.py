@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from fastvideo.errors import did_you_mean
 from fastvideo.logger import init_logger
 from fastvideo.observability.metrics.otlp_settings import OtlpMetricsSettings
-from fastvideo.observability.tracing.settings import YAML_VARIABLES, TraceSettings
+from fastvideo.observability.settings_sources import SettingsSources
+from fastvideo.observability.settings_table import KEYS
+from fastvideo.observability.tracing.settings import TraceSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,19 +24,6 @@ LARGEST_PORT: Final = 65535
 
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off"})
-
-METRICS_VARIABLES: Final[dict[str, str]] = {
-    "metrics": "FASTVIDEO_METRICS",
-    "metrics_host": "FASTVIDEO_METRICS_HOST",
-    "metrics_port": "FASTVIDEO_METRICS_PORT",
-    "metrics_targets_dir": "FASTVIDEO_METRICS_TARGETS_DIR",
-    "metrics_web_config": "FASTVIDEO_METRICS_WEB_CONFIG",
-    "run_name": "FASTVIDEO_RUN_NAME",
-}
-"""Keys of the YAML section ``observability`` that concern metrics, and their variables."""
-
-KEYS: Final[frozenset[str]] = frozenset({*METRICS_VARIABLES, *YAML_VARIABLES})
-"""Every key that the section ``observability`` may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +39,8 @@ class TelemetryConfig:
         run_name: The run's name, for people; empty: its identifier.
         traces: What is set about spans.
         otlp_metrics: How metrics are pushed, or None.
+        origins: Where each setting that is not a default comes from, by the name that it has in
+            :meth:`describe`.
     """
 
     metrics: bool = True
@@ -60,6 +51,7 @@ class TelemetryConfig:
     run_name: str = ""
     traces: TraceSettings = field(default_factory=TraceSettings)
     otlp_metrics: OtlpMetricsSettings | None = None
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def from_sources(
@@ -76,94 +68,78 @@ class TelemetryConfig:
             yaml: The section ``observability`` of a configuration file.
             run_name: The run's name where neither of them gives one.
         """
-        section = dict(yaml or {})
-        for key in sorted(set(section) - KEYS):
+        for key in sorted(set(yaml or {}) - KEYS):
             logger.warning(
                 "observability.%s is not known and is ignored.%s", key, did_you_mean(key, KEYS)
             )
-        reader = _Reader(environ, section)
-        targets_dir = reader.text("metrics_targets_dir")
-        web_config = reader.text("metrics_web_config")
+        sources = SettingsSources(environ, yaml or {})
+        traces = TraceSettings.from_env(environ, sources.section)
+        otlp_metrics = OtlpMetricsSettings.from_env(
+            environ, sources.as_variables(), told=traces.problems
+        )
+        reader = _Reader(sources)
+        metrics = reader.flag("metrics", default=True)
+        port = reader.port("metrics_port", DEFAULT_PORT)
+        pushed_problems = otlp_metrics.problems if otlp_metrics is not None else ()
+        problems = [*reader.problems, *traces.problems, *pushed_problems]
         return cls(
-            metrics=reader.flag("metrics", default=True),
-            host=reader.text("metrics_host", "OTEL_EXPORTER_PROMETHEUS_HOST") or DEFAULT_HOST,
-            port=reader.port("metrics_port", "OTEL_EXPORTER_PROMETHEUS_PORT"),
-            targets_dir=_absolute(targets_dir),
-            web_config=_absolute(web_config),
-            run_name=reader.text("run_name") or run_name,
-            traces=TraceSettings.from_env(environ, section),
-            otlp_metrics=OtlpMetricsSettings.from_env(environ, _as_variables(section)),
+            metrics=metrics,
+            host=sources.text("metrics_host") or DEFAULT_HOST,
+            port=port,
+            targets_dir=_absolute(sources.text("metrics_targets_dir")),
+            web_config=_absolute(sources.text("metrics_web_config")),
+            run_name=sources.text("run_name") or run_name,
+            traces=traces,
+            otlp_metrics=otlp_metrics,
+            origins=sources.origins(problems),
         )
 
     def describe(self) -> dict[str, str]:
-        """Returns the settings for people; secrets are counted and not shown."""
-        endpoint = f"{self.host}:{self.port or 'any free port'} (+ local rank)"
-        return {
-            "metrics": endpoint if self.metrics else "off",
-            "metrics_targets_dir": str(self.targets_dir or "off"),
-            "metrics_web_config": str(self.web_config or "none"),
-            "otlp_metrics": "on" if self.otlp_metrics is not None else "off",
-            **self.traces.describe(),
-        }
+        """Returns every setting in force with where it comes from, for people.
+
+        Secrets are not shown: of headers there are names only, of URLs neither user, password nor
+        query, of files their paths.
+        """
+        from fastvideo.observability.settings_report import report_settings  # noqa: PLC0415 - rare
+
+        return report_settings(self)
 
 
 class _Reader:
-    """Reads one setting after the other: the environment first, then the section."""
+    """Reads settings that are not text, and collects what was wrong with them."""
 
-    def __init__(self, environ: Mapping[str, str], section: Mapping[str, Any]) -> None:
-        self._environ = environ
-        self._section = section
-
-    def text(self, key: str, fallback: str = "") -> str:
-        """Returns a setting as text; empty when it is not set."""
-        return self._named(key, fallback)[1]
+    def __init__(self, sources: SettingsSources) -> None:
+        self._sources = sources
+        self.problems: list[str] = []
 
     def flag(self, key: str, *, default: bool) -> bool:
         """Returns a setting that is on or off."""
-        name, value = self._named(key)
-        folded = value.strip().lower()
+        value = self._sources.text(key)
+        folded = value.lower()
         if folded in _TRUE:
             return True
         if folded in _FALSE:
             return False
-        if folded:
-            _refuse(name, value, "0 or 1", int(default))
+        if value:
+            self._refuse(key, "0 or 1", int(default))
         return default
 
-    def port(self, key: str, fallback: str) -> int:
+    def port(self, key: str, default: int) -> int:
         """Returns a setting that is a port, or 0."""
-        name, value = self._named(key, fallback)
+        value = self._sources.text(key)
         if not value:
-            return DEFAULT_PORT
+            return default
         if value.isascii() and value.isdigit() and int(value) <= LARGEST_PORT:
             return int(value)
-        _refuse(name, value, f"a port, 0 to {LARGEST_PORT}", DEFAULT_PORT)
-        return DEFAULT_PORT
+        self._refuse(key, f"a port, 0 to {LARGEST_PORT}", default)
+        return default
 
-    def _named(self, key: str, fallback: str = "") -> tuple[str, str]:
-        """Returns where a setting comes from, and its text."""
-        variable = METRICS_VARIABLES[key]
-        given = self._environ.get(variable, "").strip()
-        if given:
-            return variable, given
-        value = self._section.get(key)
-        if value is not None and value != "":
-            return f"observability.{key}", str(value).strip()
-        return fallback, self._environ.get(fallback, "").strip() if fallback else ""
-
-
-def _refuse(name: str, value: str, expected: str, default: object) -> None:
-    logger.warning("%s=%r: expected %s; %s is used", name, value, expected, default)
+    def _refuse(self, key: str, expected: str, default: object) -> None:
+        origin, value = self._sources.find(key)
+        problem = f"{origin}={value!r}: expected {expected}; {default} is used"
+        self.problems.append(problem)
+        logger.warning("%s", problem)
 
 
 def _absolute(path: str) -> Path | None:
     return Path(path).expanduser().absolute() if path else None
-
-
-def _as_variables(section: Mapping[str, Any]) -> dict[str, str]:
-    """Returns plain values of the section under the names of the variables they stand for."""
-    return {
-        variable: str(section[key])
-        for key, variable in YAML_VARIABLES.items()
-        if section.get(key) is not None and not isinstance(section[key], dict)
-    }
