@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from fastvideo.cli.draw_dashboards import add_draw
 from fastvideo.cli.help import print_table
 from fastvideo.errors import DataError, import_extra
 
@@ -26,7 +27,7 @@ def add_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type is pr
     """Adds the command to the parser's subcommands."""
     parser = subparsers.add_parser(
         "dashboards",
-        help="list, write or check the Grafana dashboards",
+        help="list, write, check or draw the Grafana dashboards",
         description=_DESCRIPTION,
         allow_abbrev=False,
     )
@@ -35,6 +36,7 @@ def add_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type is pr
     _add_list(actions)
     _add_write(actions)
     _add_lint(actions)
+    add_draw(actions)
 
 
 def _show_help(parser: argparse.ArgumentParser) -> int:
