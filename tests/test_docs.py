@@ -23,7 +23,6 @@ NOT_ENTERED_YET = {
     "inference_denoising",
     "inference_decoding",
     "training_validation",
-    "training_save_checkpoint",
 }
 
 

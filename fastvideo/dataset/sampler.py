@@ -93,6 +93,7 @@ class DP_SP_BatchSampler(Sampler[list[int]]):  # noqa: N801 - the name configs a
         self.epoch = 0
         self._group = global_rank // sp_world_size
         self._order: tuple[int, torch.Tensor] | None = None
+        self._resumed: tuple[int, int] = (-1, 0)
         self._check_group()
         self._num_batches = self._count_batches()
 
@@ -129,6 +130,19 @@ class DP_SP_BatchSampler(Sampler[list[int]]):  # noqa: N801 - the name configs a
     def set_epoch(self, epoch: int) -> None:
         """Makes the next iterator start at the first batch of ``epoch``."""
         self.epoch = epoch
+        self._resumed = (-1, 0)
+
+    def resume_at(self, epoch: int, position: int) -> None:
+        """Makes iterators of ``epoch`` start at batch ``position`` instead of its first batch.
+
+        A position past the end makes them empty, after which the next epoch follows.
+        """
+        self.epoch = epoch
+        self._resumed = (epoch, position)
+
+    def first_position(self, epoch: int) -> int:
+        """Returns the batch that an iterator of ``epoch`` starts at."""
+        return self._resumed[1] if self._resumed[0] == epoch else 0
 
     def finish_epoch(self, epoch: int) -> None:
         """Notes that every batch of ``epoch`` was handed out; does so once per epoch."""
@@ -194,7 +208,7 @@ class BatchIterator(Iterator[IndexBatch]):
     def __init__(self, sampler: DP_SP_BatchSampler) -> None:
         self._sampler = sampler
         self.epoch = sampler.epoch
-        self.position = 0
+        self.position = sampler.first_position(sampler.epoch)
 
     def __next__(self) -> IndexBatch:
         if self.position >= len(self._sampler):

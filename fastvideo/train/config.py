@@ -132,12 +132,18 @@ class CheckpointConfig:
         resume_from_checkpoint: "", "latest", or a checkpoint directory.
         training_state_checkpointing_steps: Save every so many steps; 0 never saves.
         checkpoints_total_limit: Checkpoints kept, newest first; 0 keeps all.
+        async_save: Write checkpoints in a thread, from a copy in host memory.
+        save_on_sigterm: Finish the step and save when SIGTERM comes, if checkpoints are saved.
+        sigterm_timeout_s: Seconds that this may take before the run ends without.
     """
 
     output_dir: str = ""
     resume_from_checkpoint: str = ""
     training_state_checkpointing_steps: int = field(default=0, metadata={"at_least": 0})
     checkpoints_total_limit: int = field(default=0, metadata={"at_least": 0})
+    async_save: bool = False
+    save_on_sigterm: bool = True
+    sigterm_timeout_s: int = field(default=300, metadata={"at_least": 1})
 
 
 @dataclass(slots=True)

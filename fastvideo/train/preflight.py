@@ -7,22 +7,19 @@ every rank; a trainer that was started without the launcher asks for itself.
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fastvideo import envs
 from fastvideo.errors import ConfigError
+from fastvideo.train.checkpoint.layout import LATEST, resolve_checkpoint
 from fastvideo.train.options import as_int
 from fastvideo.train.tracker_names import checked_tracker_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fastvideo.train.config import TrainingConfig
+    from fastvideo.train.config import CheckpointConfig, TrainingConfig
     from fastvideo.train.run_config import RunConfig
-
-LATEST: Final = "latest"
-"""Value of ``resume_from_checkpoint`` that stands for the newest checkpoint, if there is one."""
 
 VALIDATION: Final = "validation"
 _VALIDATION_EVERY: Final = 100
@@ -39,8 +36,11 @@ def check_run(cfg: RunConfig, *, dry_run: bool) -> None:
 
     Raises:
         ConfigError: A key has a value that cannot be used; the message names it.
+        FileNotFoundError: The checkpoint to resume from does not exist.
+        CheckpointError: It is damaged.
     """
     reject_unavailable(cfg.training)
+    _check_checkpoints(cfg.training.checkpoint)
     checked_tracker_names(cfg.training.tracker.trackers)
     if dry_run:
         return
@@ -85,9 +85,7 @@ def reject_unavailable(training: TrainingConfig) -> None:
         training: The typed section.
 
     Raises:
-        ConfigError: Attention is to be sparse, checkpoints are to be saved, or the run is to
-            continue from one. Resuming from "latest" where there is no checkpoint starts afresh
-            and is fine.
+        ConfigError: Attention is to be sparse.
     """
     if training.vsa.sparsity > 0:
         message = (
@@ -95,7 +93,6 @@ def reject_unavailable(training: TrainingConfig) -> None:
             f"got {training.vsa.sparsity}. Set --training.vsa.sparsity 0 for dense attention"
         )
         raise ConfigError(message)
-    _reject_checkpoints(training)
 
 
 def reject_validation(every_steps: int) -> None:
@@ -122,35 +119,14 @@ def _check_validation(settings: Mapping[str, Any] | None) -> None:
     reject_validation(as_int(every, where="callbacks.validation.every_steps"))
 
 
-def _reject_checkpoints(training: TrainingConfig) -> None:
-    checkpoint = training.checkpoint
-    key = "training.checkpoint.training_state_checkpointing_steps"
-    if checkpoint.training_state_checkpointing_steps > 0:
+def _check_checkpoints(checkpoint: CheckpointConfig) -> None:
+    """Looks for a place to save to, and for what a run is to go on from."""
+    if checkpoint.training_state_checkpointing_steps > 0 and not checkpoint.output_dir:
         message = (
-            f"{key}: saving checkpoints is not available in this version, "
-            f"got {checkpoint.training_state_checkpointing_steps}. Set --{key} 0"
+            "training.checkpoint.output_dir is empty, but checkpoints are to be saved every "
+            f"{checkpoint.training_state_checkpointing_steps} steps. Set --training.checkpoint."
+            "output_dir DIR, or --training.checkpoint.training_state_checkpointing_steps 0"
         )
         raise ConfigError(message)
-    resume = checkpoint.resume_from_checkpoint
-    found = _checkpoints(checkpoint.output_dir)
-    if not resume or (resume == LATEST and not found):
-        return
-    key = "training.checkpoint.resume_from_checkpoint"
-    what = f"{resume!r}, which is {found[-1]}" if resume == LATEST else repr(resume)
-    message = (
-        f"{key}: resuming is not available in this version, got {what}. "
-        f"Start afresh with --{key} null"
-    )
-    raise ConfigError(message)
-
-
-def _checkpoints(output_dir: str) -> list[Path]:
-    """Returns complete checkpoints below a run's output directory, oldest step first."""
-    if not output_dir:
-        return []
-    found = {}
-    for path in Path(output_dir).expanduser().glob("checkpoint-*/dcp"):
-        step = path.parent.name.removeprefix("checkpoint-")
-        if step.isdecimal():
-            found[int(step)] = path.parent
-    return [found[step] for step in sorted(found)]
+    if checkpoint.resume_from_checkpoint != LATEST:
+        resolve_checkpoint(checkpoint.resume_from_checkpoint, checkpoint.output_dir)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,6 +19,7 @@ from fastvideo.train.trackers import StepTracker, build_tracker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from contextlib import AbstractContextManager
 
     from fastvideo.train.config import TrainingConfig
     from fastvideo.train.methods.base import TrainingMethod
@@ -41,7 +43,31 @@ class CheckpointManager(Protocol):
         ...
 
     def save_final(self, step: int) -> None:
-        """Saves the end of the run."""
+        """Saves the end of the run, and waits for what is being saved."""
+        ...
+
+    def close(self) -> None:
+        """Lets what is being saved end, after an error."""
+        ...
+
+
+class StopRequest(Protocol):
+    """What the trainer asks of something that may end a run early."""
+
+    def awaited(self) -> AbstractContextManager[None]:
+        """Is entered while the run can be ended between two steps."""
+        ...
+
+    def begin_step(self) -> None:
+        """Is called on all ranks before a step."""
+        ...
+
+    def agreed(self) -> bool:
+        """Tells after a step whether to stop; the same on all ranks."""
+        ...
+
+    def leave(self, step: int) -> None:
+        """Ends the run, by an exception, when it has been saved."""
         ...
 
 
@@ -82,6 +108,7 @@ class Trainer:
         max_steps: int,
         start_step: int = 0,
         checkpoint_manager: CheckpointManager | None = None,
+        stop_request: StopRequest | None = None,
     ) -> None:
         """Trains from ``start_step + 1`` to ``max_steps`` and closes the trackers.
 
@@ -91,6 +118,7 @@ class Trainer:
             max_steps: The last step.
             start_step: The last step that is done already.
             checkpoint_manager: Restores and saves; None for a run without checkpoints.
+            stop_request: Ends the run early, after a step that is saved first; None never does.
 
         Raises:
             NonFiniteLossError: A loss is NaN or infinite and ``training.nonfinite_loss`` is
@@ -101,11 +129,15 @@ class Trainer:
             try:
                 first = self._prepare(method, start_step, checkpoint_manager)
                 runner = self._make_runner(method, dataloader, checkpoint_manager)
-                self._loop(runner, method, range(first + 1, max_steps + 1), checkpoint_manager)
-                self.callbacks.on_train_end(method, iteration=max_steps)
-                if checkpoint_manager is not None:
-                    checkpoint_manager.save_final(max_steps)
-            except BaseException:
+                steps = range(first + 1, max_steps + 1)
+                with nullcontext() if stop_request is None else stop_request.awaited():
+                    self._loop(runner, method, steps, checkpoint_manager, stop_request)
+                    self.callbacks.on_train_end(method, iteration=max_steps)
+                    if checkpoint_manager is not None:
+                        checkpoint_manager.save_final(max_steps)
+            except BaseException as error:
+                if checkpoint_manager is not None and isinstance(error, Exception):
+                    checkpoint_manager.close()
                 self.tracker.finish(exit_code=1)
                 raise
             self.tracker.finish()
@@ -173,6 +205,7 @@ class Trainer:
         method: TrainingMethod,
         steps: range,
         manager: CheckpointManager | None,
+        stop: StopRequest | None,
     ) -> None:
         if not steps:
             logger.info("no steps to do: %d of %d are done", steps.start - 1, steps.stop - 1)
@@ -181,10 +214,16 @@ class Trainer:
         callbacks = self.callbacks
         with make_progress(steps, enabled=self.global_rank == 0) as progress:
             for step in steps:
+                if stop is not None:
+                    stop.begin_step()
                 scalars = runner.run(step)
                 progress.update(step, scalars)
                 if manager is not None:
                     manager.maybe_save(step)
+                if stop is not None and stop.agreed():
+                    if manager is not None:
+                        manager.save_final(step)
+                    stop.leave(step)
                 callbacks.on_validation_begin(method, iteration=step)
                 self._validate_method(method, step)
                 callbacks.on_validation_end(method, iteration=step)

@@ -147,6 +147,9 @@ class RecordingManager:
     def save_final(self, step: int) -> None:
         self.log.append(("save_final", step))
 
+    def close(self) -> None:
+        self.log.append(("close",))
+
 
 @pytest.fixture
 def sink() -> Iterator[RecordingSink]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,8 +18,12 @@ class Callback:
     Attributes:
         training_config: The run's ``training`` section, set by the :class:`CallbackDict`.
         name: The key under ``callbacks`` in the run file.
+        shared_state_keys: Keys of :meth:`state_dict` that hold tensors by name which belong to the
+            model: sharded over the ranks or the same on all of them. A checkpoint keeps these once
+            and fits them to other numbers of ranks; every other key is kept for each rank.
     """
 
+    shared_state_keys: ClassVar[frozenset[str]] = frozenset()
     training_config: TrainingConfig | None = None
     name: str = ""
     _callback_dict: CallbackDict | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
 from torch.distributed.fsdp import FSDPModule
@@ -125,6 +125,8 @@ class EMACallback(Callback):
     Raises:
         ConfigError: ``decay`` is not from 0 to 1, or ``start_iter`` is negative.
     """
+
+    shared_state_keys: ClassVar[frozenset[str]] = frozenset({"student_ema"})
 
     def __init__(
         self, decay: float = 0.9999, start_iter: int = 0, *, device: str | None = None

@@ -21,7 +21,7 @@ from fastvideo import envs
 from fastvideo.errors import ConfigError, FastVideoError
 from fastvideo.train.entrypoint.arguments import parse_arguments
 from fastvideo.train.entrypoint.mistakes import recorded_failure
-from fastvideo.train.preflight import check_environment
+from fastvideo.train.preflight import check_environment, check_run
 from fastvideo.train.run_config import load_run_config
 
 if TYPE_CHECKING:
@@ -30,13 +30,18 @@ if TYPE_CHECKING:
 
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+    from fastvideo.train.config import CheckpointConfig
     from fastvideo.train.entrypoint.arguments import TrainArguments
+    from fastvideo.train.run_config import RunConfig
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LEFT_TO_TORCHRUN: Final = "SIGQUIT"
 _REPEAT_S: Final = 2.0
 _MISTAKE: Final = 2
 _SIGNAL_STATUS: Final = 128
+_ENDED_BY_SIGTERM: Final = (_SIGNAL_STATUS + signal.SIGTERM, -signal.SIGTERM)
+_SHUTDOWN_VARIABLE: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+_FLUSH_S: Final = 30
 _TORCHRUN_LOGGERS: Final = (
     "torch.distributed.elastic.agent.server.api",
     "torch.distributed.elastic.multiprocessing.api",
@@ -67,14 +72,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _SIGNAL_STATUS + signal.SIGINT
 
 
-def check_launch(arguments: TrainArguments) -> None:
+def check_launch(arguments: TrainArguments) -> RunConfig:
     """Refuses what every rank would refuse, as far as that can be known in a moment.
 
     Args:
         arguments: The trainer's command line.
 
+    Returns:
+        The run file.
+
     Raises:
-        FastVideoError: A variable of the environment or the data path cannot be used.
+        FastVideoError: A variable of the environment, a key of the run file, the data path or the
+            checkpoint to resume from cannot be used.
     """
     from fastvideo.dataset.file_list import check_data_path  # noqa: PLC0415 - imports torch
     from fastvideo.profiler import TorchProfilerConfig  # noqa: PLC0415 - imports torch
@@ -90,8 +99,20 @@ def check_launch(arguments: TrainArguments) -> None:
         student = cfg.models.get("student", {})
         if str(student.get(_TARGET)).startswith(_OURS) and cfg.training.data.data_path:
             check_data_path(cfg.training.data.data_path)
+        check_run(cfg, dry_run=arguments.dry_run)
     finally:
         root.setLevel(level)
+    return cfg
+
+
+def grace_s(checkpoint: CheckpointConfig) -> int:
+    """Returns the seconds that ranks have between SIGTERM and SIGKILL.
+
+    Args:
+        checkpoint: The section that says whether a run saves first, and how long it may take.
+    """
+    saves = checkpoint.training_state_checkpointing_steps > 0 and checkpoint.save_on_sigterm
+    return _FLUSH_S + (checkpoint.sigterm_timeout_s if saves else 0)
 
 
 def describe_failures(failures: Mapping[int, ProcessFailure]) -> list[str]:
@@ -134,7 +155,8 @@ def _launch(argv: list[str], signals: _Signals) -> int:
     )
 
     options = torchrun.parse_args(argv)  # type: ignore[no-untyped-call]
-    check_launch(parse_arguments(options.training_script_args))
+    cfg = check_launch(parse_arguments(options.training_script_args))
+    os.environ.setdefault(_SHUTDOWN_VARIABLE, str(grace_s(cfg.training.checkpoint)))
     options.signals_to_handle = _LEFT_TO_TORCHRUN
     for name in _TORCHRUN_LOGGERS:
         logging.getLogger(name).addFilter(_is_news)
@@ -150,6 +172,8 @@ def _launch(argv: list[str], signals: _Signals) -> int:
     except ChildFailedError as error:
         for line in describe_failures(error.failures):
             sys.stderr.write(f"fastvideo: {line}\n")
+        if all(failure.exitcode in _ENDED_BY_SIGTERM for failure in error.failures.values()):
+            return _SIGNAL_STATUS + signal.SIGTERM  # the ranks got a signal that this did not
         return 1
     return 0
 

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from fastvideo.logger import init_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
 logger = init_logger(__name__)
@@ -59,15 +59,21 @@ class PeerConnections:
         self._inodes.clear()
 
     @contextmanager
-    def shut_down_on_signals(self) -> Iterator[None]:
-        """Ends the connections on SIGTERM and SIGINT, before what these do otherwise."""
+    def shut_down_on_signals(self, is_final: Callable[[int], bool] = bool) -> Iterator[None]:
+        """Ends the connections on SIGTERM and SIGINT, before what these do otherwise.
+
+        Args:
+            is_final: Tells whether a signal ends this process; one that does not, leaves them.
+                By default every signal does.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         previous = {number: signal.getsignal(number) for number in _SIGNALS}
 
         def on_signal(number: int, frame: FrameType | None) -> None:
-            self.shut_down()
+            if is_final(number):
+                self.shut_down()
             handler = previous[signal.Signals(number)]
             if callable(handler):
                 handler(number, frame)

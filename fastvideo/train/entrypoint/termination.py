@@ -1,4 +1,8 @@
-"""Turning a signal that ends the run into an exception, so that everything is flushed first."""
+"""Turning a signal that ends the run into an exception, so that everything is flushed first.
+
+SIGTERM can be put off: while a run trains with checkpoints, it only takes note, so that the step
+can be finished and saved. That ends after a while, and at once when somebody asks again.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import signal
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fastvideo.logger import init_logger
 
@@ -20,6 +24,7 @@ logger = init_logger(__name__)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _SIGNAL_STATUS = 128
 _REPEAT_S = 2.0
+_FLUSH_S: Final = 10.0
 
 
 class Terminated(SystemExit):
@@ -36,31 +41,115 @@ class Terminated(SystemExit):
         self.signal = signal.Signals(number)
 
 
+class Termination:
+    """What has been asked of this process so far.
+
+    Attributes:
+        requested: Whether a SIGTERM came that was put off.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._deferred_s = 0.0
+        self._first_at: float | None = None
+        self._expired = False
+        self._over = threading.Event()
+
+    @contextmanager
+    def deferred(self, timeout_s: float) -> Iterator[None]:
+        """Puts SIGTERM off while the body runs: it sets :attr:`requested` and nothing else.
+
+        Args:
+            timeout_s: Seconds from the signal after which the process ends all the same: with
+                `Terminated` if Python still runs, else without more ado.
+        """
+        self._deferred_s = timeout_s
+        try:
+            yield
+        finally:
+            self._deferred_s = 0.0
+            self._over.set()
+
+    def finish(self) -> None:
+        """Ends the process, as the signal that was put off would have done.
+
+        Raises:
+            Terminated: Always.
+        """
+        raise Terminated(signal.SIGTERM)
+
+    def is_final(self, number: int) -> bool:
+        """Tells whether a signal that comes now ends the process."""
+        if self._expired:
+            return True
+        if self._first_at is None:
+            return number != signal.SIGTERM or not self._deferred_s
+        return time.monotonic() - self._first_at > _REPEAT_S
+
+    def on_signal(self, number: int) -> None:
+        """Acts on a signal.
+
+        Raises:
+            Terminated: It is the first, or the time of one that was put off is over.
+        """
+        first = self._first_at is None
+        if first:
+            final = self.is_final(number)
+            self._first_at = time.monotonic()
+            if final:
+                raise Terminated(number)
+            self.requested = True
+            self._watch(self._deferred_s)
+        elif self._expired:
+            self._expired = False
+            raise Terminated(number)
+        elif self.is_final(number):
+            os._exit(_SIGNAL_STATUS + number)
+
+    def _watch(self, timeout_s: float) -> None:
+        os.write(2, b"fastvideo: stopped by SIGTERM; finishing the step to save it\n")
+        threading.Thread(
+            target=self._expire, args=(timeout_s,), name="end-of-grace", daemon=True
+        ).start()
+
+    def _expire(self, timeout_s: float) -> None:
+        """Runs in a thread; the main one may be inside of a collective, deaf to signals."""
+        if self._over.wait(timeout_s):
+            return
+        logger.error(
+            "the step was not finished and saved within the %g s of training.checkpoint."
+            "sigterm_timeout_s; ending without",
+            timeout_s,
+        )
+        self._expired = True
+        os.kill(os.getpid(), signal.SIGTERM)
+        if not self._over.wait(_FLUSH_S):
+            os._exit(_SIGNAL_STATUS + signal.SIGTERM)
+
+
 @contextmanager
-def terminate_by_exception() -> Iterator[None]:
+def terminate_by_exception() -> Iterator[Termination]:
     """Raises `Terminated` in the main thread at SIGTERM or SIGINT while the body runs.
 
     One Ctrl-C reaches a rank twice, from the terminal and from the launcher, so a signal that
     comes within two seconds of the first is ignored. A later one ends the process at once.
     Outside the main thread this does nothing, because Python handles signals there only.
+
+    Yields:
+        What can put SIGTERM off.
     """
+    termination = Termination()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield termination
         return
-    first: list[float] = []
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         del frame
-        now = time.monotonic()
-        if not first:
-            first.append(now)
-            raise Terminated(number)
-        if now - first[0] > _REPEAT_S:
-            os._exit(_SIGNAL_STATUS + number)
+        termination.on_signal(number)
 
     previous = {number: signal.signal(number, on_signal) for number in _SIGNALS}
     try:
-        yield
+        yield termination
     finally:
         for number, handler in previous.items():
             if signal.getsignal(number) is on_signal:  # else someone chained to it: leave theirs

@@ -4,7 +4,8 @@
 
 A mistake of the user ends the process with status 1 and its message, any other exception with its
 traceback, SIGTERM and SIGINT with 128 plus the signal's number; kernel traces, trackers and the
-process group are closed in every case.
+process group are closed in every case. A run with checkpoints finishes its step and saves it first
+when SIGTERM comes.
 """
 
 from __future__ import annotations
@@ -36,12 +37,18 @@ from fastvideo.observability import start as start_telemetry
 from fastvideo.observability.logs import log_formatter
 from fastvideo.profiler import get_or_create_profiler, profiler_region
 from fastvideo.train.builder import build_from_config
+from fastvideo.train.checkpoint.manager import CheckpointConfig, CheckpointManager
 from fastvideo.train.entrypoint.arguments import TrainArguments, parse_arguments
 from fastvideo.train.entrypoint.mistakes import tell_mistake
 from fastvideo.train.entrypoint.peers import PeerConnections
-from fastvideo.train.entrypoint.termination import Terminated, terminate_by_exception
+from fastvideo.train.entrypoint.stop_request import StopRequest
+from fastvideo.train.entrypoint.termination import (
+    Terminated,
+    Termination,
+    terminate_by_exception,
+)
 from fastvideo.train.mesh import reconcile_mesh
-from fastvideo.train.preflight import LATEST, check_environment, check_run
+from fastvideo.train.preflight import check_environment, check_run
 from fastvideo.train.run_config import RunConfig, load_run_config
 from fastvideo.train.trainer import Trainer
 from fastvideo.train.yaml_file import dump_yaml
@@ -51,7 +58,6 @@ if TYPE_CHECKING:
 
     from fastvideo.observability import Telemetry
     from fastvideo.profiler import TorchProfilerController
-    from fastvideo.train.config import CheckpointConfig
     from fastvideo.train.methods.base import TrainingMethod
 
 logger = init_logger("fastvideo.train.entrypoint.train")  # __name__ is __main__ under torchrun
@@ -86,8 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     configure_logging(envs.FASTVIDEO_LOG_LEVEL, rank=rank, formatter=form)
     if rank != 0:
         _leave_config_warnings_to_rank_zero()
-    with terminate_by_exception():
-        _run(arguments)
+    with terminate_by_exception() as termination:
+        _run(arguments, termination)
     return 0
 
 
@@ -114,12 +120,11 @@ def run_program(argv: Sequence[str] | None = None) -> int:
         os._exit(stop.status)
 
 
-def _run(arguments: TrainArguments) -> None:
+def _run(arguments: TrainArguments, termination: Termination) -> None:
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
     cfg = load_run_config(arguments.config, arguments.overrides)
     check_run(cfg, dry_run=arguments.dry_run)
-    _say_if_afresh(cfg.training.checkpoint)
     mesh = cfg.training.distributed
     reconcile_mesh(mesh, get_world_size(), strict=envs.FASTVIDEO_STRICT_MESH)
     controller = telemetry = error = None
@@ -133,8 +138,11 @@ def _run(arguments: TrainArguments) -> None:
         if not arguments.dry_run:
             telemetry = start_telemetry(settings)
         controller = get_or_create_profiler(envs.FASTVIDEO_TORCH_PROFILER_DIR or None)
-        with peers.shut_down_on_signals():
-            _build_and_train(cfg, settings, telemetry, dry_run=arguments.dry_run)
+        with peers.shut_down_on_signals(termination.is_final):
+            if arguments.dry_run:
+                _report_dry_run(cfg, _build(cfg)[0], settings)
+            else:
+                _build_and_train(cfg, telemetry, termination, peers)
     except BaseException as stop:
         error = stop
         if isinstance(stop, Terminated):
@@ -149,17 +157,67 @@ def _run(arguments: TrainArguments) -> None:
             telemetry.shutdown(error=error, linger=True)
 
 
-def _build_and_train(
-    cfg: RunConfig, settings: TelemetryConfig, telemetry: Telemetry | None, *, dry_run: bool
-) -> None:
+def _build(cfg: RunConfig) -> tuple[TrainingMethod, Any, int]:
+    """Returns the method, its loader, and the step to start after."""
     with profiler_region("model_loading"):
-        _, method, dataloader, start_step = build_from_config(cfg)
-    if dry_run:
-        _report_dry_run(cfg, method, settings)
-        return
+        return build_from_config(cfg)[1:]
+
+
+def _build_and_train(
+    cfg: RunConfig,
+    telemetry: Telemetry | None,
+    termination: Termination,
+    peers: PeerConnections,
+) -> None:
+    method, dataloader, start_step = _build(cfg)
     if telemetry is not None:
         _observe(telemetry, cfg, method)
-    _train(cfg, method, dataloader=dataloader, start_step=start_step)
+    trainer = Trainer(cfg.training, config=cfg.resolved_config(), callback_configs=cfg.callbacks)
+    if get_world_rank() == 0:
+        _keep_run_file(cfg, trainer)
+    with peers.opened_here():
+        manager = _checkpoint_manager(cfg, method, dataloader, trainer)
+        stop_request = _stop_request(cfg, termination)
+    trainer.run(
+        method,
+        dataloader=dataloader,
+        max_steps=cfg.training.loop.max_train_steps,
+        start_step=start_step,
+        checkpoint_manager=manager,
+        stop_request=stop_request,
+    )
+
+
+def _checkpoint_manager(
+    cfg: RunConfig,
+    method: TrainingMethod,
+    dataloader: Any,  # noqa: ANN401 - any iterable of batches
+    trainer: Trainer,
+) -> CheckpointManager | None:
+    """Returns what saves and restores the run; None for one that does neither."""
+    settings = cfg.training.checkpoint
+    if not settings.training_state_checkpointing_steps and not settings.resume_from_checkpoint:
+        return None
+    return CheckpointManager(
+        method,
+        dataloader,
+        settings.output_dir,
+        config=CheckpointConfig(
+            save_steps=settings.training_state_checkpointing_steps,
+            keep_last=settings.checkpoints_total_limit,
+            async_save=settings.async_save,
+        ),
+        callbacks=trainer.callbacks,
+        raw_config=cfg.raw,
+    )
+
+
+def _stop_request(cfg: RunConfig, termination: Termination) -> StopRequest | None:
+    """Returns what lets SIGTERM save the run first, if it is saved at all."""
+    settings = cfg.training.checkpoint
+    if not settings.training_state_checkpointing_steps or not settings.save_on_sigterm:
+        return None
+    return StopRequest(termination, timeout_s=settings.sigterm_timeout_s)
 
 
 def _observe(telemetry: Telemetry, cfg: RunConfig, method: TrainingMethod) -> None:
@@ -170,36 +228,12 @@ def _observe(telemetry: Telemetry, cfg: RunConfig, method: TrainingMethod) -> No
     set_collective_wait(wait)
 
 
-def _train(
-    cfg: RunConfig,
-    method: TrainingMethod,
-    *,
-    dataloader: Any,  # noqa: ANN401 - any iterable of batches
-    start_step: int,
-) -> None:
-    trainer = Trainer(cfg.training, config=cfg.resolved_config(), callback_configs=cfg.callbacks)
-    if get_world_rank() == 0:
-        _keep_run_file(cfg, trainer)
-    trainer.run(
-        method,
-        dataloader=dataloader,
-        max_steps=cfg.training.loop.max_train_steps,
-        start_step=start_step,
-    )
-
-
 def _keep_run_file(cfg: RunConfig, trainer: Trainer) -> None:
     """Hands the run file with its overrides to the trackers; it reproduces the run by itself."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, RUN_FILE_NAME)
         path.write_text(dump_yaml(cfg.raw), encoding="utf-8")
         trainer.tracker.log_file(path, name=RUN_FILE_NAME)
-
-
-def _say_if_afresh(checkpoint: CheckpointConfig) -> None:
-    if checkpoint.resume_from_checkpoint == LATEST:  # with a checkpoint there, it was refused
-        where = checkpoint.output_dir or "any output directory"
-        logger.info("resume_from_checkpoint is latest: no checkpoint in %s, starting afresh", where)
 
 
 def _stop_tracing(controller: TorchProfilerController, error: BaseException | None) -> None:

@@ -210,14 +210,28 @@ class TrainingMethod(nn.Module, ABC):
     def seed_optimizer_state_for_resume(self) -> None:
         """Gives every trainable parameter a zero Adam state, so that a checkpoint has targets.
 
-        All optimizers are filled, also those that do not step in the first iteration.
+        It is the state that Adam makes in its first step before it uses it, so the steps after
+        are not changed. All optimizers are filled, also those that do not step in the first
+        iteration; those that are no Adam are left alone.
         """
         for optimizer in self._optimizer_dict.values():
+            if not isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
+                continue
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     if parameter.requires_grad and not optimizer.state.get(parameter):
-                        optimizer.state[parameter] = {
-                            "step": torch.zeros((), dtype=torch.float32),
-                            "exp_avg": torch.zeros_like(parameter),
-                            "exp_avg_sq": torch.zeros_like(parameter),
-                        }
+                        optimizer.state[parameter] = _zero_adam_state(parameter, group)
+
+
+def _zero_adam_state(parameter: Tensor, group: Mapping[str, Any]) -> dict[str, Tensor]:
+    on_device = bool(group.get("fused") or group.get("capturable"))
+    state = {
+        "step": torch.zeros(
+            (), dtype=torch.float32, device=parameter.device if on_device else None
+        ),
+        "exp_avg": torch.zeros_like(parameter),
+        "exp_avg_sq": torch.zeros_like(parameter),
+    }
+    if group.get("amsgrad"):
+        state["max_exp_avg_sq"] = torch.zeros_like(parameter)
+    return state

@@ -118,7 +118,7 @@ def test_latest_without_a_checkpoint_is_said(
     run_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Who asks to go on where there is nothing learns that the run starts afresh."""
-    train.main(["--config", str(run_file), "--dry-run", "--resume-from-checkpoint", "latest"])
+    train.main(["--config", str(run_file), "--resume-from-checkpoint", "latest"])
     assert capsys.readouterr().err.count("out, starting afresh") == 1
 
 

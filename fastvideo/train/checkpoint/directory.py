@@ -1,0 +1,178 @@
+"""Directories that appear whole or not at all, and the removal of old ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from fastvideo.logger import init_logger
+from fastvideo.train.checkpoint.errors import CheckpointWriteError
+from fastvideo.train.checkpoint.layout import (
+    DCP,
+    METADATA,
+    REPLACED,
+    UNFINISHED,
+    checkpoint_name,
+    checkpoint_step,
+    list_checkpoints,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+logger = init_logger(__name__)
+
+_MIB = 2**20
+
+
+@contextmanager
+def telling_of_files(what: str, path: Path) -> Iterator[None]:
+    """Turns an `OSError` of the body into one line with the path and the space that is left.
+
+    Args:
+        what: What the body does, such as ``"cannot write"``.
+        path: Where it does it.
+
+    Raises:
+        CheckpointWriteError: The body has raised an `OSError`.
+    """
+    try:
+        yield
+    except OSError as error:
+        message = f"{what} {path}: {error.strerror or error}{free_space(path)}"
+        raise CheckpointWriteError(message) from error
+
+
+def free_space(path: Path) -> str:
+    """Returns ``"; 12 MiB are free there"`` for a path, or nothing where that is not known."""
+    for place in (path, *path.parents):
+        with suppress(OSError):
+            return f"; {shutil.disk_usage(place).free // _MIB} MiB are free there"
+    return ""
+
+
+def check_writable(output_dir: Path) -> None:
+    """Makes a run's output directory, and sees whether files can be made in it.
+
+    Raises:
+        CheckpointWriteError: They cannot.
+    """
+    probe = output_dir / f"{UNFINISHED}probe-{os.getpid()}"
+    with telling_of_files("training.checkpoint.output_dir: cannot write to", output_dir):
+        output_dir.mkdir(parents=True, exist_ok=True)
+        probe.mkdir()
+        probe.rmdir()
+
+
+def begin_directory(output_dir: Path, step: int) -> Path:
+    """Makes the directory in which a checkpoint is written, under a name of its own.
+
+    Raises:
+        CheckpointWriteError: It cannot be made.
+    """
+    path = output_dir / f"{UNFINISHED}{step}-{os.getpid()}"
+    with telling_of_files("cannot make", path):
+        output_dir.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            shutil.rmtree(path)
+        path.mkdir()
+    return path
+
+
+def complete_directory(path: Path, step: int, metadata: Mapping[str, Any]) -> Path:
+    """Gives a written checkpoint its name, after which it counts.
+
+    One of the same step that is there already is replaced.
+
+    Args:
+        path: What :func:`begin_directory` returned, with everything but ``metadata.json``.
+        step: The step.
+        metadata: What that file says besides the files' names and sizes.
+
+    Returns:
+        The checkpoint's directory.
+
+    Raises:
+        CheckpointWriteError: A file cannot be written, or the directory cannot be renamed.
+    """
+    target = path.parent / checkpoint_name(step)
+    with telling_of_files("cannot complete", target):
+        files = {
+            str(file.relative_to(path)): file.stat().st_size
+            for file in sorted(path.rglob("*"))
+            if file.is_file()
+        }
+        content = {"step": step, "time": time.time(), **metadata, "files": files}
+        with (path / METADATA).open("w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1, default=str)
+            file.flush()
+            os.fsync(file.fileno())
+        _sync(path / DCP)
+        _sync(path)
+        replaced = None
+        if target.exists():
+            replaced = target.with_name(f"{REPLACED}{step}-{os.getpid()}")
+            target.rename(replaced)
+        path.rename(target)
+        _sync(target.parent)
+    if replaced is not None:
+        remove_directory(replaced)
+    return target
+
+
+def remove_directory(path: Path) -> None:
+    """Removes a directory as well as it goes; what stays is said."""
+    try:
+        shutil.rmtree(path)
+    except OSError as error:
+        logger.warning("cannot remove %s: %s", path, error)
+
+
+def remove_leftovers(output_dir: Path) -> None:
+    """Removes what saves that were killed have left behind.
+
+    Args:
+        output_dir: A directory that only this run saves to.
+    """
+    for pattern in (f"{UNFINISHED}*", f"{REPLACED}*"):
+        for path in output_dir.glob(pattern):
+            logger.info("removing %s, which was never completed", path)
+            remove_directory(path)
+
+
+def keep_newest(output_dir: Path, count: int, *, always: Path) -> None:
+    """Removes all checkpoints but the newest.
+
+    Args:
+        output_dir: The run's output directory.
+        count: How many stay; 0 keeps all.
+        always: One that stays even if others are of later steps, as they are in a run that went
+            back to an older checkpoint.
+    """
+    if count <= 0:
+        return
+    others = [path for path in list_checkpoints(output_dir) if path != always]
+    for path in others[: max(0, len(others) - (count - 1))]:
+        # Renamed first: a directory that is half removed must not look like a checkpoint.
+        doomed = path.with_name(f"{REPLACED}{checkpoint_step(path)}-{os.getpid()}")
+        try:
+            path.rename(doomed)
+        except OSError as error:
+            logger.warning("cannot remove %s: %s", path, error)
+        else:
+            remove_directory(doomed)
+
+
+def _sync(directory: Path) -> None:
+    """Makes names in a directory survive a crash of the machine, where the system can do that."""
+    with suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

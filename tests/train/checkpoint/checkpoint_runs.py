@@ -1,0 +1,143 @@
+"""Runs of the tiny Wan model that are saved, stopped and resumed.
+
+As a script, started by torchrun with a data set and a folder, two ranks do all scenarios below
+and rank 0 writes what came out as JSON.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from fastvideo.distributed import (
+    cleanup_dist_env_and_memory,
+    get_world_group,
+    get_world_size,
+    maybe_init_distributed_environment_and_model_parallel,
+)
+from fastvideo.train.checkpoint.manager import CheckpointConfig, CheckpointManager
+from fastvideo.train.trainer import Trainer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import ModuleType
+
+    from fastvideo.train.methods.base import TrainingMethod
+
+
+def _tiny_runs() -> ModuleType:
+    path = Path(__file__).parents[1] / "methods" / "tiny_runs.py"
+    spec = importlib.util.spec_from_file_location("tiny_runs", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+tiny_runs = _tiny_runs()
+
+
+class Recorder:
+    """A tracker that remembers the scalars of every step, without times."""
+
+    active = True
+
+    def __init__(self) -> None:
+        self.steps: dict[int, dict[str, float]] = {}
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        values = {k: float(v) for k, v in metrics.items() if not k.endswith("time_sec")}
+        self.steps.setdefault(step, {}).update(values)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda *args, **kwargs: None
+
+
+class Run:
+    """One run of a method, from its construction to its end.
+
+    Args:
+        name: ``finetune`` or ``dmd2``.
+        data: The data set.
+        out: Its output directory.
+        mesh: Replicas and shards.
+        workers: Loader workers.
+        ema: Whether the EMA callback is on.
+        save: How it is saved.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        data: Path,
+        out: Path,
+        *,
+        mesh: tuple[int, int] = (1, 1),
+        workers: int = 0,
+        ema: bool = False,
+        save: CheckpointConfig | None = None,
+        batch_size: int = 1,
+    ) -> None:
+        config = tiny_runs.training_config(data, mesh)
+        config.checkpoint.output_dir = str(out)
+        config.data.dataloader_num_workers = workers
+        config.data.train_batch_size = batch_size
+        config.data.training_cfg_rate = 0.2
+        config.optimizer.lr_scheduler = "cosine"
+        config.tracker.trackers = ["none"]
+        config.loop.max_train_steps = 10
+        config.model.weighting_scheme = "logit_normal"
+        self.config = config
+        self.out = out
+        self.save = save or CheckpointConfig()
+        self.method: TrainingMethod = tiny_runs.METHODS[name](config)
+        callbacks: dict[str, Any] = {"grad_clip": {"max_grad_norm": 1.0}}
+        if ema:
+            callbacks["ema"] = {"decay": 0.5, "start_iter": 2}
+        self.trainer = Trainer(config, callback_configs=callbacks)
+        self.recorder = Recorder()
+        self.trainer.tracker._tracker = self.recorder
+        self.manager: CheckpointManager | None = None
+
+    def train(self, last: int, *, resume: str = "") -> Run:
+        """Trains up to a step; returns itself."""
+        self.config.checkpoint.resume_from_checkpoint = resume
+        loader = self.method.student.dataloader
+        self.manager = CheckpointManager(
+            self.method,
+            loader,
+            self.out,
+            config=self.save,
+            callbacks=self.trainer.callbacks,
+            raw_config={"training": {"loop": {"max_train_steps": last}}},
+        )
+        self.trainer.run(
+            self.method, dataloader=loader, max_steps=last, checkpoint_manager=self.manager
+        )
+        return self
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Returns everything that is trained, averaged or kept by an optimizer, whole."""
+        assert self.manager is not None
+        return {
+            name: (t.full_tensor() if isinstance(t, DTensor) else t).detach().clone()
+            for name, t in self.manager._state.tensors().items()
+        }
+
+
+def differing(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) -> list[str]:
+    """Returns the names of tensors that are not equal in every bit."""
+    assert first.keys() == second.keys()
+    return [name for name, tensor in first.items() if not torch.equal(tensor, second[name])]
