@@ -10,14 +10,22 @@ import sys
 from typing import TYPE_CHECKING
 
 import fastvideo
-from fastvideo.cli import dashboards, preprocess, show_envs, show_regions, tiny_assets, train
+from fastvideo.cli import (
+    dashboards,
+    export,
+    preprocess,
+    show_envs,
+    show_regions,
+    tiny_assets,
+    train,
+)
 from fastvideo.cli.help import HelpfulParser
 from fastvideo.errors import FastVideoError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COMMANDS = (train, preprocess, tiny_assets, show_envs, show_regions, dashboards)
+COMMANDS = (train, export, preprocess, tiny_assets, show_envs, show_regions, dashboards)
 """The modules of the commands, in the order help lists them."""
 
 _DESCRIPTION = "Train video diffusion models and see where every step's time goes."

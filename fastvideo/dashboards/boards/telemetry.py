@@ -30,7 +30,8 @@ _NO_SPANS: Final = "spans are off"
 _NO_TRACES: Final = "no kernel trace was recorded"
 
 _TARGETS: Final = (
-    f"on (job, instance) group_left (run, rank) fastvideo_rank_info{{{queries.RANKS}}}"
+    "on (job, instance) group_left (run, rank) "
+    f"topk by (job, instance) (1, fastvideo_rank_info{{{queries.RANKS}}})"
 )
 """What Prometheus says of a target, with the run and the rank that answer there."""
 
