@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from fastvideo.logger import init_logger
-from fastvideo.observability.metrics.forks import FORKS
+from fastvideo.observability.forks import FORKS
 from fastvideo.observability.metrics.otlp_encoding import encode
 from fastvideo.observability.metrics.otlp_settings import OtlpMetricsSettings
 from fastvideo.observability.tracing.resource import (

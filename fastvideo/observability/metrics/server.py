@@ -17,8 +17,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from fastvideo.logger import init_logger
+from fastvideo.observability.forks import FORKS
 from fastvideo.observability.metrics.endpoint import PATH, Endpoint
-from fastvideo.observability.metrics.forks import FORKS
 from fastvideo.observability.metrics.http_connection import Connection
 from fastvideo.observability.metrics.listening import is_loopback, listen
 from fastvideo.observability.metrics.text_format import TextRenderer

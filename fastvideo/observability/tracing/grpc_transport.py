@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from fastvideo.observability.forks import FORKS
+from fastvideo.observability.tracing.inherited_sockets import connected_to, give_up, resolve
+from fastvideo.observability.tracing.proxies import find_grpc_proxy, is_loopback
 from fastvideo.observability.tracing.transport import (
     REJECTED,
     TIMEOUT,
@@ -16,6 +19,7 @@ from fastvideo.observability.tracing.transport import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from fastvideo.observability.tracing.inherited_sockets import Peer
     from fastvideo.observability.tracing.otlp_settings import OtlpSettings
 
 _RETRY_INFO: Final = "google.rpc.retryinfo-bin"
@@ -41,6 +45,8 @@ class GrpcTransport:
         self._channel: Any = None
         self._export: Any = None
         self._waiting: Any = None
+        self._peers: set[Peer] = set()
+        self._of_others: set[int] = set()
 
     @property
     def target(self) -> str:
@@ -80,16 +86,26 @@ class GrpcTransport:
         channel, self._channel, self._export = self._channel, None, None
         if channel is not None:
             channel.close()
+            self._peers = set()
 
     def leave_parent(self) -> None:
-        """Forgets the channel: its threads are the parent's, and closing it would wait for them."""
+        """Forgets the channel: its threads are the parent's, and closing it would wait for them.
+
+        Sockets that are connected to the collector, and were not before, are the channel's.
+        """
+        ours = connected_to(self._peers)
+        give_up([number for number, inode in ours.items() if inode not in self._of_others])
         self._forgotten = (self._channel, self._export, self._waiting)  # never collected here
         self._channel = self._export = self._waiting = None
 
     def _open(self, grpc: Any) -> None:  # noqa: ANN401 - an untyped module
         endpoint = self._settings.endpoint
+        FORKS.watch(self)
+        self._peers = self._find_peers()
+        self._of_others = set(connected_to(self._peers).values())
+        direct = int(is_loopback(endpoint.host))
         options = {
-            "options": _OPTIONS,
+            "options": (*_OPTIONS, ("grpc.enable_http_proxy", 1 - direct)),
             "compression": grpc.Compression.Gzip
             if self._settings.gzip
             else grpc.Compression.NoCompression,
@@ -108,6 +124,16 @@ class GrpcTransport:
             request_serializer=_unchanged,
             response_deserializer=_unchanged,
         )
+
+    def _find_peers(self) -> set[Peer]:
+        """Returns whom the channel may be connected to: the collector, or a proxy before it."""
+        endpoint = self._settings.endpoint
+        if not endpoint.port:
+            path = endpoint.path.replace("unix-abstract:", "\0").removeprefix("unix:")
+            return {(path.replace("///", "/", 1), 0)}
+        proxy = find_grpc_proxy(endpoint)
+        behind = resolve(proxy.host, proxy.port) if proxy is not None else set()
+        return behind | resolve(endpoint.host, endpoint.port)
 
 
 def _outcome(error: Any) -> Outcome:  # noqa: ANN401 - grpc.RpcError has no typed code()

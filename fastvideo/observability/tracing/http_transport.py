@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import contextlib
 import email.utils
 import gzip
 import http.client
 import socket
 import ssl
 import time
-import urllib.request
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote, urlsplit
 
-from fastvideo.observability.tracing.deadline_socket import DeadlineSocket, remaining
+from fastvideo.observability.tracing.deadline_socket import DeadlineSocket
+from fastvideo.observability.tracing.proxies import find_proxy
 from fastvideo.observability.tracing.signals import HTTP_JSON
 from fastvideo.observability.tracing.transport import (
     REJECTED,
@@ -26,6 +23,8 @@ from fastvideo.observability.tracing.transport import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fastvideo.observability.tracing.otlp_settings import OtlpSettings
 
 _RETRYABLE: Final = frozenset({429, 502, 503, 504})
@@ -47,9 +46,12 @@ class HttpTransport:
         self._socket: DeadlineSocket | None = None
         self._json = settings.protocol == HTTP_JSON
         kind = "application/json" if self._json else "application/x-protobuf"
-        self._headers = {"User-Agent": "fastvideo", **dict(settings.headers), "Content-Type": kind}
+        # Their names are in lower case, like those that were set.
+        self._headers = {"user-agent": "fastvideo", **dict(settings.headers), "content-type": kind}
         if settings.gzip:
-            self._headers["Content-Encoding"] = "gzip"
+            self._headers["content-encoding"] = "gzip"
+        self._proxy_headers: dict[str, str] = {}
+        self._target = ""
 
     @property
     def target(self) -> str:
@@ -89,10 +91,9 @@ class HttpTransport:
 
     def close(self) -> None:
         """Closes the connection."""
-        connection, self._connection, self._socket = self._connection, None, None
-        if connection is not None:
-            with contextlib.suppress(OSError):
-                connection.close()
+        if self._socket is not None:
+            self._socket.end()
+        self._connection = self._socket = None
 
     def leave_parent(self) -> None:
         """Closes the child's copy of the connection; the parent's stays as it is."""
@@ -101,7 +102,8 @@ class HttpTransport:
     def _post(self, body: bytes, deadline: float) -> Outcome:
         try:
             connection = self._connect(deadline)
-            connection.request("POST", self._path(), body, self._headers)
+            headers = {**self._headers, **self._proxy_headers}
+            connection.request("POST", self._target, body, headers)
             response = connection.getresponse()
             answer = response.read(_MAX_ANSWER_BYTES)
         except BaseException:
@@ -121,46 +123,44 @@ class HttpTransport:
             return Outcome(UNAVAILABLE, retryable=True, retry_after_s=wait_s, detail=detail)
         return Outcome(REJECTED, detail=detail)
 
-    def _path(self) -> str:
-        endpoint = self._settings.endpoint
-        if not endpoint.secure and self._proxy() is not None:
-            return f"http://{endpoint.authority}{endpoint.path}"
-        return endpoint.path
-
-    def _proxy(self) -> str | None:
-        """Returns the URL of the proxy that the environment names for the endpoint, or None."""
-        endpoint = self._settings.endpoint
-        proxy = urllib.request.getproxies().get("https" if endpoint.secure else "http")
-        if proxy is None or urllib.request.proxy_bypass(endpoint.authority):
-            return None
-        return proxy
-
     def _connect(self, deadline: float) -> http.client.HTTPConnection:
         """Returns the connection, opened if it is not, with a new deadline."""
         if self._connection is not None and self._socket is not None:
             self._socket.deadline = deadline
             return self._connection
-        endpoint, proxy = self._settings.endpoint, self._proxy()
-        host, port = endpoint.host, endpoint.port
-        connection: http.client.HTTPConnection
-        if proxy is not None:
-            url = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-            host, port = url.hostname or "", url.port or 80
-        timeout_s = remaining(deadline)
-        if endpoint.secure:
-            context = tls_context(self._settings)
-            connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
+        endpoint = self._settings.endpoint
+        proxy = find_proxy(endpoint)
+        opened = self._socket = DeadlineSocket(deadline)
+        self._target, self._proxy_headers = endpoint.path, {}
+        if proxy is None:
+            opened.connect(endpoint.host, endpoint.port)
         else:
-            connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
-        if proxy is not None and endpoint.secure:
-            connection.set_tunnel(endpoint.host, endpoint.port, _proxy_headers(url.netloc))
-        elif proxy is not None:
-            self._headers.update(_proxy_headers(url.netloc))
-        connection.connect()
-        self._socket = DeadlineSocket(connection.sock, deadline)
-        connection.sock = self._socket
-        self._connection = connection
+            opened.connect(proxy.host, proxy.port)
+            if endpoint.secure:
+                _tunnel(opened, endpoint.authority, proxy.headers)
+            else:
+                self._target = f"http://{endpoint.authority}{endpoint.path}"
+                self._proxy_headers = dict(proxy.headers)
+        if endpoint.secure:
+            opened.secure(tls_context(self._settings), endpoint.host)
+        connection = self._connection = http.client.HTTPConnection(endpoint.host, endpoint.port)
+        connection.sock = opened
         return connection
+
+
+def _tunnel(opened: DeadlineSocket, authority: str, headers: Mapping[str, str]) -> None:
+    """Asks a proxy to pass on what follows to a host.
+
+    Raises:
+        OSError: It does not.
+    """
+    lines = [f"CONNECT {authority} HTTP/1.1", f"host: {authority}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    opened.sendall("\r\n".join([*lines, "", ""]).encode("ascii"))
+    answer = http.client.HTTPResponse(opened, method="CONNECT")  # type: ignore[arg-type]
+    answer.begin()
+    if answer.status not in _OK:
+        raise OSError(0, f"the proxy answers HTTP {answer.status}")
 
 
 def tls_context(settings: OtlpSettings) -> ssl.SSLContext:
@@ -187,15 +187,6 @@ def retry_after_s(header: str | None) -> float | None:
     except (TypeError, ValueError):
         return None
     return max(0.0, moment.timestamp() - time.time())
-
-
-def _proxy_headers(netloc: str) -> dict[str, str]:
-    """Returns the header that names a user to a proxy whose URL has one."""
-    credentials, at, _ = netloc.rpartition("@")
-    if not at:
-        return {}
-    encoded = base64.b64encode(unquote(credentials).encode()).decode("ascii")
-    return {"Proxy-Authorization": f"Basic {encoded}"}
 
 
 def _name(error: Exception) -> str:

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import select
 import socket
 import ssl
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fastvideo.observability.tracing import wire
+from fastvideo.observability.tracing import proxies, wire
+from fastvideo.observability.tracing.endpoints import Endpoint
 from fastvideo.observability.tracing.exporters import make_transport
 from fastvideo.observability.tracing.http_transport import HttpTransport, retry_after_s
+from fastvideo.observability.tracing.proxies import Proxy, find_grpc_proxy, find_proxy
 from fastvideo.observability.tracing.records import SpanRecord
 from fastvideo.observability.tracing.settings import TraceSettings
+from fastvideo.observability.tracing.transport import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
     from types import ModuleType
 
     from fastvideo.observability.tracing.transport import Transport
@@ -229,6 +234,180 @@ def test_proxies_of_the_environment(http_receiver: Any, monkeypatch: pytest.Monk
     assert bypassing.send(BODY, 2).reason == "unreachable"
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LOCALHOST"])
+def test_no_proxy_is_asked_for_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+    otlp_receiver: ModuleType,
+    receiver: Any,
+    protocol: str,
+    host: str,
+) -> None:
+    """A collector on the loopback is reached directly, whatever proxies the environment names."""
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{otlp_receiver.refusing_port()}")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    made = _transport(f"http://{host}:{receiver.port}", protocol)
+    assert made.send(BODY, 5).reason == ""
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "no_proxy", "direct"),
+    [
+        ("::1", "", True),
+        ("127.9.9.9", "", True),
+        ("::ffff:127.0.0.1", "", True),
+        ("otel.localhost", "", True),
+        ("collector", "", False),
+        ("collector", "other", False),
+        ("collector", "other, collector", True),
+        ("collector.corp", ".corp", True),
+        ("collector.corp", "*", True),
+        ("collector", "collector:4318", True),
+        ("collector", "collector:1", False),
+        ("10.1.2.3", "10.0.0.0/8", True),
+        ("10.1.2.3", "192.168.0.0/16,nonsense/x", False),
+        ("fd00::1", "fd00::1", True),
+        ("fd00::1", "fd00::/8", True),
+        ("fd00::1", "10.0.0.0/8", False),
+    ],
+)
+def test_which_hosts_need_no_proxy(
+    monkeypatch: pytest.MonkeyPatch, *, host: str, no_proxy: str, direct: bool
+) -> None:
+    """This machine never does; others as ``no_proxy`` says, by name, address or network."""
+    monkeypatch.setenv("http_proxy", "proxy:3128")
+    monkeypatch.setenv("no_proxy", no_proxy)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    endpoint = Endpoint(secure=False, host=host, port=4318, path="/v1/traces")
+    expected = None if direct else Proxy("proxy", 3128)
+    assert find_proxy(endpoint) == find_grpc_proxy(endpoint) == expected
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n|ab",
+        b"HTTP/1.0 200 OK\r\n\r\n|ab",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n|2\r\nab\r\n0\r\n\r\n",
+        b"HTTP/1.1 204 No Content\r\n\r\n|",
+    ],
+)
+def test_answers_that_end_the_connection(answer: bytes) -> None:
+    """What was taken is not sent again because the answer is the connection's last."""
+    made, thread = _answering(*answer.split(b"|"))
+    assert made.send(BODY, 5) == Outcome()
+    made.close()
+    thread.join()
+
+
+def _answering(*parts: bytes) -> tuple[Transport, threading.Thread]:
+    """Returns a transport to a server that gives one answer, in parts, and then closes."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        with server, server.accept()[0] as connection:
+            received = b""
+            while not received.endswith(BODY):
+                received += connection.recv(65536)
+            for part in parts:
+                connection.sendall(part)
+                time.sleep(0.05)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    return _transport(f"http://127.0.0.1:{server.getsockname()[1]}", "http/protobuf"), thread
+
+
+def test_tls_through_a_proxy(
+    otlp_receiver: ModuleType,
+    certificate: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The proxy is asked to connect, TLS is spoken with the collector, and a refusal is told."""
+    receiver = _tls_receiver(otlp_receiver, certificate)
+    asked: list[bytes] = []
+    proxy = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        for answer in (b"200 Connected", b"407 Proxy Authentication Required"):
+            client, _ = proxy.accept()
+            asked.append(client.recv(65536))
+            client.sendall(b"HTTP/1.1 " + answer + b"\r\n\r\n")
+            if answer.startswith(b"200"):
+                _relay(client, receiver.port)
+            client.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    monkeypatch.setenv("https_proxy", f"http://user:pw@127.0.0.1:{proxy.getsockname()[1]}")
+    monkeypatch.setattr(proxies, "is_loopback", lambda host: False)
+    endpoint = f"https://localhost:{receiver.port}"
+    made = _transport(endpoint, "http/protobuf", CERTIFICATE=str(certificate[0]))
+    assert made.send(BODY, 5) == Outcome()
+    made.close()
+    outcome = made.send(BODY, 5)
+    assert (outcome.reason, outcome.detail) == ("unreachable", "the proxy answers HTTP 407")
+    thread.join()
+    proxy.close()
+    receiver.close()
+    first = asked[0].decode().splitlines()
+    assert first[0] == f"CONNECT localhost:{receiver.port} HTTP/1.1"
+    assert "proxy-authorization: Basic dXNlcjpwdw==" in first
+    (received,) = receiver.inbox.received
+    assert "proxy-authorization" not in received.headers
+
+
+def _relay(client: socket.socket, port: int) -> None:
+    """Passes on what two ends send until one of them closes."""
+    with socket.create_connection(("127.0.0.1", port)) as server:
+        ends = {client: server, server: client}
+        while True:
+            for end in select.select(list(ends), [], [])[0]:
+                data = end.recv(65536)
+                if not data:
+                    return
+                ends[end].sendall(data)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "moment"),
+    [
+        ("http/protobuf", "idle"),
+        ("http/protobuf", "waiting"),
+        ("http/protobuf", "reconnecting"),
+        ("grpc", "idle"),
+        ("grpc", "waiting"),
+    ],
+)
+def test_a_forked_child_has_no_socket(receiver: Any, protocol: str, moment: str) -> None:
+    """Whatever the transport is doing at the moment of a fork, and the parent goes on."""
+    if moment == "waiting":
+        receiver.inbox.behaviour = "silent"
+    assert _fork(protocol, receiver.endpoint, moment) == {"leaks": 0, "works": moment != "waiting"}
+
+
+def test_a_child_that_is_forked_in_the_middle_of_a_handshake() -> None:
+    """A server that accepts and says nothing holds up the handshake; a child has no part in it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = f"https://127.0.0.1:{server.getsockname()[1]}"
+        assert _fork("http/protobuf", endpoint, "waiting") == {"leaks": 0, "works": False}
+
+
+def _fork(protocol: str, endpoint: str, moment: str) -> Any:
+    program = Path(__file__).with_name("fork_beside_transport.py")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(program), protocol, endpoint, moment],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A certificate for the loopback, and its key."""
@@ -246,11 +425,8 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def test_tls(otlp_receiver: ModuleType, certificate: tuple[Path, Path]) -> None:
     """TLS is spoken with the certificates that are set, and not with any other."""
-    made, key = certificate
-    receiver = otlp_receiver.HttpReceiver()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(made, key)
-    receiver._server.socket = context.wrap_socket(receiver._server.socket, server_side=True)
+    made, _ = certificate
+    receiver = _tls_receiver(otlp_receiver, certificate)
     endpoint = receiver.endpoint.replace("http://", "https://")
     trusting = _transport(endpoint, "http/protobuf", CERTIFICATE=str(made))
     assert not trusting.send(BODY, 5).reason
@@ -262,6 +438,14 @@ def test_tls(otlp_receiver: ModuleType, certificate: tuple[Path, Path]) -> None:
         "TLS: CERTIFICATE_VERIFY_FAILED",
     )
     receiver.close()
+
+
+def _tls_receiver(otlp_receiver: ModuleType, certificate: tuple[Path, Path]) -> Any:
+    receiver = otlp_receiver.HttpReceiver()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    receiver._server.socket = context.wrap_socket(receiver._server.socket, server_side=True)
+    return receiver
 
 
 def test_tls_is_not_spoken_to_http(http_receiver: Any) -> None:
