@@ -157,8 +157,8 @@ def pipelines() -> Iterator[tuple[Telemetry, dict[str, Any]]]:
         telemetry.shutdown()
 
 
-def measure_steps(rounds: int, steps: int) -> dict[str, list[Block]]:
-    """Returns the blocks of each case, one for each round."""
+def measure_steps(rounds: int, steps: int, longest_s: float) -> dict[str, list[Block]]:
+    """Returns the blocks of each case, one for each round that fits into the time there is."""
     import torch  # noqa: PLC0415
     from _blocks import run_block  # noqa: PLC0415
 
@@ -169,7 +169,10 @@ def measure_steps(rounds: int, steps: int) -> dict[str, list[Block]]:
     with pipelines() as (telemetry, cases):
         gc.collect()
         gc.freeze()  # collecting what imports have left takes longer than a step
+        deadline = time.monotonic() + longest_s
         for count in range(-1, rounds):
+            if count > 1 and time.monotonic() > deadline:  # a machine that is busy takes longer
+                break
             random.shuffle(order)
             for case in order:
                 telemetry._pipeline = cases[case]  # noqa: SLF001
@@ -351,6 +354,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Step times and exit with a dead collector.")
     parser.add_argument("--rounds", type=int, default=_ROUNDS, help="blocks of each case; 0: none")
     parser.add_argument("--steps", type=int, default=_STEPS, help="measured steps of a block")
+    parser.add_argument("--seconds", type=float, default=240.0, help="no more rounds after that")
     parser.add_argument("--exits", type=int, default=3, help="exits of each case; 0: none")
     parser.add_argument("--sdk-exits", type=int, default=1, help="of the SDK, 30 s the longest")
     parser.add_argument("--json", type=Path, help="file that receives the results")
@@ -362,7 +366,7 @@ def main() -> None:
     arguments = parse()
     results: dict[str, object] = {"command": sys.argv, "environment": environment()}
     if arguments.rounds:
-        blocks = measure_steps(arguments.rounds, arguments.steps)
+        blocks = measure_steps(arguments.rounds, arguments.steps, arguments.seconds)
         compared = compare(blocks)
         print_steps(blocks, compared)
         results["blocks"] = {c: [dataclasses.asdict(b) for b in of] for c, of in blocks.items()}
