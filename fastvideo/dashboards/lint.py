@@ -132,10 +132,11 @@ def _variables(board: Json) -> Iterator[str]:
 def _datasources(node: Any, path: str = "") -> Iterator[str]:  # noqa: ANN401 - any JSON
     """Yields each data source that is not the one chosen at the top."""
     if isinstance(node, dict):
+        path = str(node.get("title") or node.get("name") or path)
         for key, value in node.items():
             if key == "datasource" and value != _DATASOURCE:
-                yield f"{path or 'dashboard'}: data source {value!r} instead of ${{datasource}}"
-            yield from _datasources(value, str(node.get("title") or node.get("name") or path))
+                yield f"{path}: data source {value!r} instead of ${{datasource}}"
+            yield from _datasources(value, path)
     elif isinstance(node, list):
         for value in node:
             yield from _datasources(value, path)

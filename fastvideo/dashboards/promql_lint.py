@@ -164,7 +164,7 @@ def _check_selector(node: promql.VectorSelector, findings: _Findings) -> None:
         return
     if name not in FOREIGN and family_of(name) is None:
         known = [f"{n}{s}" for n, family in FAMILIES.items() for s in SUFFIXES[family.kind]]
-        findings.add(f"{name!r} is no metric of this package{did_you_mean(name, known)}")
+        findings.add(f"{name!r} is no metric of this package.{did_you_mean(name, known)}")
     for matcher in node.matchers.matchers:
         if matcher.name == "le" and matcher.value != "+Inf":
             findings.add(f"le is matched as text ({matcher.value}): its text is not settled")
