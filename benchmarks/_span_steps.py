@@ -41,6 +41,11 @@ class Entry:
     device_ms: float | None = None
     foreign_parent: SpanContext | None = None
 
+    @property
+    def drawn_id(self) -> int:
+        """Id that was drawn before the span is built, or 0."""
+        return self.span_id
+
 
 def make_identity(rank: int = 0, world_size: int = 1) -> RunIdentity:
     """Returns the identity of a rank on a node of eight."""

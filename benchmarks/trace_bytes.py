@@ -123,7 +123,7 @@ class Encoding:
         return time.perf_counter() - begin
 
 
-def _no_rest() -> None:
+def _no_rest(_spans: int) -> None:
     """Takes the place of the worker's rests."""
 
 

@@ -173,7 +173,7 @@ class TelemetryClock:
         """Sets what entries at all call sites do."""
         unheard = []
         for site in sites:
-            name = site.region.short_name
+            name = site.short_name
             times = self._of(name)
             root = self._roots.get(name)
             site.time = root or times.take
@@ -218,17 +218,17 @@ class TelemetryClock:
 
     def take(self, site: Site) -> ClockTimer:
         """Returns what times one entry, in a sampled trace or between them."""
-        return self._of(site.region.short_name).take()
+        return self._of(site.short_name).take()
 
     def take_timer(self, site: Site) -> RegionTimer:
         """Returns a timer for one entry, idle or new, outside of any trace."""
-        return self._of(site.region.short_name).take_timer()
+        return self._of(site.short_name).take_timer()
 
     def add_sampled(self, entries: Iterable[SampledEntry]) -> None:
         """Adds the durations of sampled entries; only the thread that ends a trace does this."""
         of = self._times
         for entry in entries:
-            times = of[entry.site.region.short_name]
+            times = of[entry.site.short_name]
             times.sampled_ns += entry.end_ns - entry.start_ns
             times.sampled_count += 1
 

@@ -163,7 +163,7 @@ class SampledEntry:
     @property
     def region(self) -> str:
         """Short name of the region."""
-        return self.site.region.short_name
+        return self.site.short_name
 
     @property
     def parent(self) -> SampledEntry | None:

@@ -245,7 +245,7 @@ class RootTraces:
             timer.attributes = attributes
             timer.__enter__()
             return timer
-        opened = self._open = self._new_root(site.region.short_name, attributes)
+        opened = self._open = self._new_root(site.short_name, attributes)
         self.collect_late()
         sampled = self._submit is not None and self._is_sampled(opened.trace_id)
         if self._contexts is not None:

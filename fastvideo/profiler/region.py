@@ -55,6 +55,7 @@ class Site:
 
     Attributes:
         region: The region.
+        short_name: Its short name, at hand.
         annotation: Its name in traces, as this spelling has it.
         sinks: The sinks that want it.
         idle: The clock's idle timers of the region; empty when an entry needs more than a timer.
@@ -65,10 +66,11 @@ class Site:
         time: Gives the clock's part of an entry, or None while no clock is set.
     """
 
-    __slots__ = ("annotation", "idle", "open", "region", "sinks", "time")
+    __slots__ = ("annotation", "idle", "open", "region", "short_name", "sinks", "time")
 
     def __init__(self, region: ProfilerRegion, spelling: str) -> None:
         self.region = region
+        self.short_name = region.short_name
         self.annotation = ANNOTATION_PREFIX + spelling
         self.sinks: tuple[RegionSink, ...] = ()
         self.idle: list[ContextManager] = []

@@ -70,16 +70,22 @@ class TraceBudget:
         Returns:
             Indices into ``records``, in order.
         """
-        total = sum(sizes) + self.overhead
-        if total * self.world_size <= self.max_bytes:
+        if self.holds(sizes):
             return list(range(len(records)))
         allowance = self._allowance() - self.overhead
         if allowance >= sum(sizes):
             return list(range(len(records)))
         kept = _longest(records, sizes, drawn, allowance - _MARK_BYTES)
         if kept:
-            records[kept[0]].attributes[OMITTED_ATTRIBUTE] = len(records) - len(kept)
+            attributes = records[kept[0]].attributes
+            before = attributes.get(OMITTED_ATTRIBUTE)
+            left_out = len(records) - len(kept)
+            attributes[OMITTED_ATTRIBUTE] = left_out + (before if isinstance(before, int) else 0)
         return kept
+
+    def holds(self, sizes: Sequence[int]) -> bool:
+        """Tells whether spans of these sizes fit on every rank."""
+        return (sum(sizes) + self.overhead) * self.world_size <= self.max_bytes
 
     def _allowance(self) -> int:
         """Returns how many bytes this rank may send of a step that is too large as a whole.

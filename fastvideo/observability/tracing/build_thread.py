@@ -31,7 +31,7 @@ logger = init_logger(__name__)
 BUDGET: Final = "trace_budget"
 
 _SHORTEST_DELAY_S: Final = 0.1
-_SPANS_AT_ONCE: Final = 16
+_SPANS_AT_ONCE: Final = 64
 _REST_S: Final = 0.0005
 
 _Result = TypeVar("_Result")
@@ -116,14 +116,15 @@ class BuildThread:
                 self._guard(partial(self._fan_out.add, records, encoded), 0)
 
     def _make(self, item: StepSpans | SpanRecord) -> tuple[list[SpanRecord], list[bytes]]:
-        """Returns the spans of an item, and each encoded."""
+        """Returns the spans of an item, and each encoded where anything wants them so."""
         if isinstance(item, SpanRecord):
-            return [item], [wire.encode_span(item)]
+            return [item], self._encode([item]) if self._fan_out.takes_protobuf else []
         records, drawn = self._builder.build(item, self._pace)
-        encoded = []
-        for record in records:
-            encoded.append(wire.encode_span(record))
-            self._pace()
+        if not self._fan_out.takes_protobuf and self._budget.holds(
+            [wire.size_bound(record) for record in records]
+        ):
+            return records, []
+        encoded = self._encode(records)
         chosen = self._budget.choose(records, [len(span) for span in encoded], drawn)
         left_out = len(records) - len(chosen)
         if not left_out:
@@ -133,6 +134,14 @@ class BuildThread:
         if chosen:
             encoded[chosen[0]] = wire.encode_span(records[chosen[0]])  # says what is missing
         return [records[i] for i in chosen], [encoded[i] for i in chosen]
+
+    def _encode(self, records: list[SpanRecord]) -> list[bytes]:
+        encoded: list[bytes] = []
+        for first in range(0, len(records), _SPANS_AT_ONCE):
+            some = records[first : first + _SPANS_AT_ONCE]
+            encoded.extend([wire.encode_span(record) for record in some])
+            self._pace(len(some))
+        return encoded
 
     def _guard(self, work: Callable[[], _Result], spans: int) -> _Result | None:
         """Does some work; an error costs the spans concerned and nothing else."""
@@ -162,9 +171,9 @@ class Pace:
         self.rests = True
         self._spans = 0
 
-    def __call__(self) -> None:
-        """Notes one span's worth of work."""
-        self._spans += 1
+    def __call__(self, spans: int) -> None:
+        """Notes the work of so many spans."""
+        self._spans += spans
         if self._spans >= _SPANS_AT_ONCE:
             self._spans = 0
             if self.rests:

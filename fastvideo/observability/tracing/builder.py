@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from fastvideo.observability.tracing.attributes import coerce_attributes, error_type
-from fastvideo.observability.tracing.ids import draw_span_id, step_root_span_id
+from fastvideo.observability.tracing.ids import draw_span_ids, step_root_span_id
 from fastvideo.observability.tracing.records import (
     DEVICE_DURATION_ATTRIBUTE,
     OMITTED_ATTRIBUTE,
     SEGMENT_ATTRIBUTE,
     STEP_ATTRIBUTE,
     STEP_KIND_ATTRIBUTE,
+    SharedAttributes,
     SpanRecord,
 )
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from fastvideo.observability.tracing.settings import SpanLimits
 
 _MAX_DEPTH: Final = 1000
+_AT_ONCE: Final = 32
 
 
 class StepBuilder:
@@ -39,7 +41,7 @@ class StepBuilder:
         self._limits = limits
 
     def build(
-        self, spans: StepSpans, pace: Callable[[], None]
+        self, spans: StepSpans, pace: Callable[[int], None]
     ) -> tuple[list[SpanRecord], set[int]]:
         """Builds the spans of one step.
 
@@ -48,27 +50,23 @@ class StepBuilder:
 
         Args:
             spans: The step.
-            pace: Called after each span; may rest for a moment.
+            pace: Called after every few spans with their number; may rest for a moment.
 
         Returns:
             The spans, the step's own first and on rank 0 the root behind it; and the ids of those
             that were drawn before, which somebody else's spans may hang on.
         """
-        step_id, step_drawn = _identify(spans.root)
-        known = {id(spans.root): step_id}
-        drawn = {step_id} if step_drawn else set()
         finished = [e for e in spans.entries if e is not spans.root and e.end_ns]
-        for entry in finished:
-            known[id(entry)], was_drawn = _identify(entry)
-            if was_drawn:
-                drawn.add(known[id(entry)])
-        step = self._step(spans, step_id)
+        known, drawn = _identify([spans.root, *finished])
+        step = self._step(spans, known[id(spans.root)])
         records = [step]
         if self._rank == 0:
             records.append(self._root(spans, step))
-        for entry in finished:
-            records.append(self._region(spans, entry, known))
-            pace()
+        shared = SharedAttributes({STEP_ATTRIBUTE: spans.step})
+        for first in range(0, len(finished), _AT_ONCE):
+            some = finished[first : first + _AT_ONCE]
+            records.extend([self._region(spans, entry, known, shared) for entry in some])
+            pace(len(some))
         return records, drawn
 
     def _root(self, spans: StepSpans, step: SpanRecord) -> SpanRecord:
@@ -88,7 +86,9 @@ class StepBuilder:
         )
 
     def _step(self, spans: StepSpans, span_id: int) -> SpanRecord:
-        step = self._record(spans, spans.root, span_id, step_root_span_id(spans.trace_id))
+        parent_id = step_root_span_id(spans.trace_id)
+        own: dict[str, AttributeValue] = {STEP_ATTRIBUTE: spans.step}
+        step = self._record(spans, spans.root, (span_id, parent_id), own)
         step.remote_parent = self._rank != 0
         if spans.step_kind is not None:
             step.attributes[STEP_KIND_ATTRIBUTE] = spans.step_kind
@@ -102,41 +102,54 @@ class StepBuilder:
             step.end_unix_ns = max(step.start_unix_ns, last + offset)
         return step
 
-    def _region(self, spans: StepSpans, entry: RegionEntry, known: dict[int, int]) -> SpanRecord:
-        return self._record(spans, entry, known[id(entry)], _parent(entry, spans, known))
+    def _region(
+        self,
+        spans: StepSpans,
+        entry: RegionEntry,
+        known: dict[int, int],
+        shared: SharedAttributes,
+    ) -> SpanRecord:
+        around = entry.parent
+        parent_id = known.get(id(around)) if entry.foreign_parent is None else None
+        if parent_id is None:
+            parent_id = _parent(entry, spans, known)
+        return self._record(spans, entry, (known[id(entry)], parent_id), shared)
 
     def _record(
-        self, spans: StepSpans, entry: RegionEntry, span_id: int, parent_id: int
+        self,
+        spans: StepSpans,
+        entry: RegionEntry,
+        ids: tuple[int, int],
+        attributes: dict[str, AttributeValue],
     ) -> SpanRecord:
-        attributes: dict[str, AttributeValue] = {STEP_ATTRIBUTE: spans.step}
-        dropped = 0
-        if entry.attributes:
-            given, dropped = coerce_attributes(entry.attributes, self._limits)
-            attributes = {**given, **attributes}
-        device_ms = entry.device_ms
-        if device_ms is not None:
-            attributes[DEVICE_DURATION_ATTRIBUTE] = float(device_ms)
-        if entry.segment is not None:
-            attributes[SEGMENT_ATTRIBUTE] = entry.segment
-        foreign = entry.foreign_parent
-        links: tuple[tuple[int, int], ...] = ()
-        if foreign is not None and foreign.trace_id != spans.trace_id and self._limits.links:
-            links = ((foreign.trace_id, foreign.span_id),)
         # The wall clock is read once a step: within a step it cannot step back.
         offset = spans.anchor_unix_ns - spans.anchor_perf_ns
-        start_unix_ns = max(0, entry.start_ns + offset)
-        return SpanRecord(
-            name=entry.region,
-            trace_id=spans.trace_id,
-            span_id=span_id,
-            parent_span_id=parent_id,
-            start_unix_ns=start_unix_ns,
-            end_unix_ns=max(start_unix_ns, entry.end_ns + offset),
-            attributes=attributes,
-            error_type=error_type(entry.error),
-            links=links,
-            dropped_attributes=dropped,
+        start_unix_ns = entry.start_ns + offset
+        end_unix_ns = entry.end_ns + offset
+        if not 0 <= start_unix_ns <= end_unix_ns:
+            start_unix_ns = max(0, start_unix_ns)
+            end_unix_ns = max(start_unix_ns, end_unix_ns)
+        record = SpanRecord(
+            entry.region, spans.trace_id, *ids, start_unix_ns, end_unix_ns, attributes
         )
+        if entry.error is not None:
+            record.error_type = error_type(entry.error)
+        self._add_what_few_have(spans, entry, record)
+        return record
+
+    def _add_what_few_have(self, spans: StepSpans, entry: RegionEntry, record: SpanRecord) -> None:
+        if entry.attributes:
+            given, record.dropped_attributes = coerce_attributes(entry.attributes, self._limits)
+            record.attributes = {**given, **record.attributes}
+        device_ms = entry.device_ms
+        if device_ms is not None:
+            record.attributes = {**record.attributes, DEVICE_DURATION_ATTRIBUTE: float(device_ms)}
+        segment = entry.segment
+        if segment is not None:
+            record.attributes = {**record.attributes, SEGMENT_ATTRIBUTE: segment}
+        foreign = entry.foreign_parent
+        if foreign is not None and foreign.trace_id != spans.trace_id and self._limits.links:
+            record.links = ((foreign.trace_id, foreign.span_id),)
 
 
 def _parent(entry: RegionEntry, spans: StepSpans, known: dict[int, int]) -> int:
@@ -155,15 +168,19 @@ def _parent(entry: RegionEntry, spans: StepSpans, known: dict[int, int]) -> int:
     return known[id(spans.root)]
 
 
-def _identify(entry: RegionEntry) -> tuple[int, bool]:
-    """Returns the id of an entry's span, and whether it was drawn before it was asked for here."""
-    try:
-        # Not by getattr: entries draw an id when they are asked for one that was never drawn.
-        drawn = int(object.__getattribute__(entry, "span_id"))
-    except AttributeError:
-        drawn = 0
-    if drawn:
-        return drawn, True
-    span_id = draw_span_id()
-    setattr(entry, "span_id", span_id)  # noqa: B010 - for readers it is a property
-    return span_id, False
+def _identify(entries: list[RegionEntry]) -> tuple[dict[int, int], set[int]]:
+    """Gives every entry's span an id.
+
+    Returns:
+        The ids, by ``id()`` of the entries; and those that were drawn before.
+    """
+    known = {}
+    drawn = set()
+    for entry, fresh_id in zip(entries, draw_span_ids(len(entries)), strict=True):
+        span_id = entry.drawn_id
+        if span_id:
+            drawn.add(span_id)
+        else:
+            span_id = entry.span_id = fresh_id
+        known[id(entry)] = span_id
+    return known, drawn

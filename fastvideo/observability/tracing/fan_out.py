@@ -42,6 +42,7 @@ class FanOut:
 
     Attributes:
         overhead: Bytes of a request around its spans.
+        takes_protobuf: Whether anything wants the spans as protobuf.
     """
 
     def __init__(self, settings: TraceSettings, identity: RunIdentity, ledger: Ledger) -> None:
@@ -56,6 +57,10 @@ class FanOut:
         self._sinks = make_sinks(settings, identity.rank, self._json)
         self._logs = {sink.name: DeliveryLog(sink.target) for sink in self._sinks}
         self._sender = self._make_sender()
+        otlp = settings.otlp
+        self.takes_protobuf = self._sender is not None and (
+            otlp is None or otlp.protocol != HTTP_JSON
+        )
         self._host: HostSink | None = None
         self._records: list[SpanRecord] = []
         self._encoded: list[bytes] = []
@@ -75,7 +80,7 @@ class FanOut:
 
         Args:
             records: The spans.
-            encoded: Each from :func:`wire.encode_span`.
+            encoded: Each from :func:`wire.encode_span`; none where ``takes_protobuf`` is False.
         """
         size = self._settings.batch.max_batch
         if self._records and len(self._records) + len(records) > size:

@@ -29,11 +29,11 @@ class JsonEncoder:
 
     def __init__(self, resource: Mapping[str, AttributeValue], scope: tuple[str, str]) -> None:
         self._resource = otlp_json.encode_resource(resource)
-        self._scope = {"name": scope[0], "version": scope[1]}
+        self._scope = otlp_json.encode_scope(*scope)
 
     def encode(self, records: Sequence[SpanRecord]) -> bytes:
         """Returns one request, without a line break."""
-        spans = [otlp_json.span_object(record) for record in records]
+        spans = [otlp_json.encode_span(record) for record in records]
         line = otlp_json.encode_request(self._resource, self._scope, spans)
         return line.encode("utf-8", "replace")
 

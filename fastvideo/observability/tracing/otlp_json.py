@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from fastvideo.observability.tracing.records import SharedAttributes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -12,78 +14,110 @@ if TYPE_CHECKING:
     from fastvideo.observability.tracing.records import AttributeValue, SpanRecord
 
 _KIND_INTERNAL: Final = 1
-_STATUS_ERROR: Final = {"code": 2}
+_STATUS_ERROR: Final = 2
 _FLAGS_REMOTE: Final = 0x301
+_CACHED_NAMES: Final = 2048
 
 
-def encode_request(
-    resource: str, scope: Mapping[str, str], spans: Iterable[Mapping[str, Any]]
-) -> str:
+def encode_request(resource: str, scope: str, spans: Iterable[str]) -> str:
     """Returns one line of JSON: an ``ExportTraceServiceRequest`` with one resource.
 
     Args:
         resource: From :func:`encode_resource`.
-        scope: Name and version of what made the spans.
-        spans: Each from :func:`span_object`.
+        scope: From :func:`encode_scope`.
+        spans: Each from :func:`encode_span`.
     """
-    inner = _dumps([{"scope": scope, "spans": list(spans)}])
-    return f'{{"resourceSpans":[{{"resource":{resource},"scopeSpans":{inner}}}]}}'
+    return (
+        f'{{"resourceSpans":[{{"resource":{resource},"scopeSpans":[{{"scope":{scope},'
+        f'"spans":[{",".join(spans)}]}}]}}]}}'
+    )
 
 
 def encode_resource(attributes: Mapping[str, AttributeValue]) -> str:
     """Returns a ``Resource``."""
-    return _dumps({"attributes": _pairs(attributes)})
+    return f'{{"attributes":{_attributes(attributes)}}}'
 
 
-def span_object(record: SpanRecord) -> dict[str, Any]:
-    """Returns a ``Span`` as an object ready for ``json``."""
+def encode_scope(name: str, version: str) -> str:
+    """Returns the ``InstrumentationScope``: what made the spans."""
+    return f'{{"name":{_text(name)},"version":{_text(version)}}}'
+
+
+def encode_span(record: SpanRecord) -> str:
+    """Returns a ``Span``; put together by hand, for it takes a third of the time."""
     attributes = record.attributes
+    if type(attributes) is SharedAttributes:
+        encoded = attributes.json
+        if encoded is None:
+            encoded = attributes.json = _attributes(attributes)
+    elif record.error_type is None:
+        encoded = _attributes(attributes)
+    name = _names.get(record.name) or _name(record.name)
+    parent_id = record.parent_span_id
+    parent = f',"parentSpanId":"{parent_id:016x}"' if parent_id else ""
+    rare = ""
     if record.error_type is not None:
-        attributes = {**attributes, "error.type": record.error_type}
-    span: dict[str, Any] = {
-        "traceId": f"{record.trace_id:032x}",
-        "spanId": f"{record.span_id:016x}",
-        "name": record.name,
-        "kind": _KIND_INTERNAL,
-        "startTimeUnixNano": str(record.start_unix_ns),
-        "endTimeUnixNano": str(record.end_unix_ns),
-        "attributes": _pairs(attributes),
-    }
-    if record.parent_span_id:
-        span["parentSpanId"] = f"{record.parent_span_id:016x}"
+        encoded = _attributes({**attributes, "error.type": record.error_type})
+        rare = _rare(record)
+    elif record.links or record.dropped_attributes or record.remote_parent:
+        rare = _rare(record)
+    return (
+        f'{{"traceId":"{record.trace_id:032x}","spanId":"{record.span_id:016x}"{parent},'
+        f'"name":{name},"kind":{_KIND_INTERNAL},"startTimeUnixNano":"{record.start_unix_ns}",'
+        f'"endTimeUnixNano":"{record.end_unix_ns}","attributes":{encoded}{rare}}}'
+    )
+
+
+def _rare(record: SpanRecord) -> str:
+    """Returns the members that few spans have."""
+    members = ""
     if record.remote_parent:
-        span["flags"] = _FLAGS_REMOTE
+        members += f',"flags":{_FLAGS_REMOTE}'
     if record.error_type is not None:
-        span["status"] = _STATUS_ERROR
+        members += f',"status":{{"code":{_STATUS_ERROR}}}'
     if record.dropped_attributes:
-        span["droppedAttributesCount"] = record.dropped_attributes
+        members += f',"droppedAttributesCount":{record.dropped_attributes}'
     if record.links:
-        span["links"] = [{"traceId": f"{t:032x}", "spanId": f"{s:016x}"} for t, s in record.links]
-    return span
+        links = [f'{{"traceId":"{t:032x}","spanId":"{s:016x}"}}' for t, s in record.links]
+        members += f',"links":[{",".join(links)}]'
+    return members
 
 
-def _pairs(attributes: Mapping[str, AttributeValue]) -> list[dict[str, Any]]:
-    return [{"key": name, "value": _value(value)} for name, value in attributes.items()]
+def _attributes(attributes: Mapping[str, AttributeValue]) -> str:
+    pairs = [
+        f'{{"key":{_names.get(name) or _name(name)},"value":{_value(value)}}}'
+        for name, value in attributes.items()
+    ]
+    return f"[{','.join(pairs)}]"
 
 
-def _value(value: AttributeValue) -> dict[str, Any]:
+def _name(name: str) -> str:
+    """Returns a name of a span or an attribute; there are few, so they are kept."""
+    encoded = _text(name)
+    if len(_names) < _CACHED_NAMES:
+        _names[name] = encoded
+    return encoded
+
+
+def _value(value: AttributeValue) -> str:
     if isinstance(value, str):
-        return {"stringValue": value}
+        return f'{{"stringValue":{_text(value)}}}'
     if isinstance(value, bool):
-        return {"boolValue": value}
+        return '{"boolValue":true}' if value else '{"boolValue":false}'
     if isinstance(value, int):
-        return {"intValue": str(value)}
+        return f'{{"intValue":"{value}"}}'
     if isinstance(value, float):
-        return {"doubleValue": value if math.isfinite(value) else _not_finite(value)}
-    return {"arrayValue": {"values": [_value(item) for item in value]}}
+        number = float.__repr__(value) if math.isfinite(value) else _not_finite(value)
+        return f'{{"doubleValue":{number}}}'
+    return f'{{"arrayValue":{{"values":[{",".join([_value(item) for item in value])}]}}}}'
 
 
 def _not_finite(value: float) -> str:
     """Returns protobuf's names for what JSON has no number for."""
     if math.isnan(value):
-        return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"
+        return '"NaN"'
+    return '"Infinity"' if value > 0 else '"-Infinity"'
 
 
-def _dumps(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+_text: Final = json.JSONEncoder(ensure_ascii=False).encode
+_names: dict[str, str] = {}

@@ -21,6 +21,22 @@ SEGMENT_ATTRIBUTE = "fastvideo.trace_segment"
 OMITTED_ATTRIBUTE = "fastvideo.spans_omitted"
 
 
+class SharedAttributes(dict[str, AttributeValue]):
+    """Attributes that many spans have in common: never changed, so encoded once.
+
+    Attributes:
+        protobuf: Their encoding, once there is one, or None.
+        json: Likewise.
+    """
+
+    __slots__ = ("json", "protobuf")
+
+    def __init__(self, attributes: dict[str, AttributeValue]) -> None:
+        super().__init__(attributes)
+        self.protobuf: bytes | None = None
+        self.json: str | None = None
+
+
 class RegionEntry(Protocol):
     """One entry of a region, as the hot path leaves it behind: plain values, nothing built."""
 
@@ -49,8 +65,11 @@ class RegionEntry(Protocol):
         """What the call site said about this entry, as it said it."""
 
     @property
-    def span_id(self) -> int:
-        """0 until somebody needed it; never changes once it was drawn."""
+    def drawn_id(self) -> int:
+        """Id of the span if somebody needed it before it is built, or 0."""
+
+    span_id: int
+    """Id of the span; set when it is built, unless it was drawn before."""
 
     @property
     def segment(self) -> str | None:

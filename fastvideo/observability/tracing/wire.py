@@ -7,10 +7,12 @@ numbers, which stand in the comments; the tests read everything back with the of
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import TYPE_CHECKING, Final
 
 from fastvideo.observability.tracing.ids import SPAN_ID_BYTES, TRACE_ID_BYTES
+from fastvideo.observability.tracing.records import SharedAttributes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,10 +20,14 @@ if TYPE_CHECKING:
     from fastvideo.observability.tracing.records import AttributeValue, SpanRecord
 
 _ONE_BYTE: Final = 0x80
+_FRAME_BYTES: Final = 90
+"""More than a span takes besides its name, its attributes and what few have."""
+_UTF8_BYTES: Final = 4
 _64_BITS: Final = (1 << 64) - 1
 _CACHED_NAMES: Final = 2048
 
 _BYTES: Final = tuple(bytes((value,)) for value in range(256))
+_ID: Final = struct.Struct(">BBQ").pack
 _DOUBLE: Final = struct.Struct("<Bd").pack
 _TIMES: Final = struct.Struct("<BQBQ").pack
 _FIXED32: Final = struct.Struct("<I").pack
@@ -58,25 +64,54 @@ def encode_scope(name: str, version: str) -> bytes:
 
 def encode_span(record: SpanRecord) -> bytes:
     """Returns the field ``spans`` of ``ScopeSpans`` for one span."""
-    parts = [
-        b"\x0a\x10",  # trace_id (1)
-        record.trace_id.to_bytes(TRACE_ID_BYTES, "big"),
-        b"\x12\x08",  # span_id (2)
-        record.span_id.to_bytes(SPAN_ID_BYTES, "big"),
-    ]
-    if record.parent_span_id:
-        parts.append(b"\x22\x08")  # parent_span_id (4)
-        parts.append(record.parent_span_id.to_bytes(SPAN_ID_BYTES, "big"))
-    parts.append(_name(record.name))
-    # The times are the fields 7 and 8.
-    parts.append(_TIMES(0x39, record.start_unix_ns, 0x41, record.end_unix_ns))
-    for name, value in record.attributes.items():
-        parts.append(_attribute(0x4A, name, value))  # attributes (9)
+    attributes = record.attributes
+    if type(attributes) is SharedAttributes:
+        encoded = attributes.protobuf
+        if encoded is None:
+            encoded = attributes.protobuf = _attributes(attributes)
+    else:
+        encoded = _attributes(attributes)
+    rare = b""
     if record.error_type is not None or record.links or record.dropped_attributes:
-        parts.extend(_rare(record))
-    if record.remote_parent:
-        parts.append(_FLAGS_REMOTE)
-    return _field(0x12, b"".join(parts))  # ScopeSpans.spans (2)
+        rare = b"".join(_rare(record))
+    parent_id = record.parent_span_id
+    body = b"".join(
+        (
+            _trace_id(record.trace_id),
+            _ID(0x12, 8, record.span_id),  # span_id (2)
+            _ID(0x22, 8, parent_id) if parent_id else b"",  # parent_span_id (4)
+            _names.get(record.name) or _name(record.name),
+            # The times are the fields 7 and 8.
+            _TIMES(0x39, record.start_unix_ns, 0x41, record.end_unix_ns),
+            encoded,
+            rare,
+            _FLAGS_REMOTE if record.remote_parent else b"",
+        )
+    )
+    return _field(0x12, body)  # ScopeSpans.spans (2)
+
+
+def size_bound(record: SpanRecord) -> int:
+    """Returns a size that :func:`encode_span` does not exceed; quick for most spans."""
+    attributes = record.attributes
+    if (
+        type(attributes) is SharedAttributes
+        and attributes.protobuf is not None
+        and not (record.error_type or record.links or record.dropped_attributes)
+    ):
+        return _FRAME_BYTES + _UTF8_BYTES * len(record.name) + len(attributes.protobuf)
+    return len(encode_span(record))
+
+
+@functools.lru_cache(maxsize=8)
+def _trace_id(trace_id: int) -> bytes:
+    """Returns the field ``trace_id`` (1); spans of one trace come one after the other."""
+    return b"\x0a\x10" + trace_id.to_bytes(TRACE_ID_BYTES, "big")
+
+
+def _attributes(attributes: Mapping[str, AttributeValue]) -> bytes:
+    """Returns the fields ``attributes`` (9)."""
+    return b"".join([_attribute(0x4A, name, value) for name, value in attributes.items()])
 
 
 def _rare(record: SpanRecord) -> list[bytes]:

@@ -24,7 +24,7 @@ def _choose(
 ) -> tuple[int, list[SpanRecord], int]:
     """Returns the bytes of a rank's step as it is sent, its spans, and how many there were."""
     builder = StepBuilder(rank, (1, 2), SpanLimits())
-    records, drawn = builder.build(steps.make_step(3, children=children), lambda: None)
+    records, drawn = builder.build(steps.make_step(3, children=children), lambda _: None)
     for index, record in enumerate(records):
         record.end_unix_ns = record.start_unix_ns + 1000 * index + (10**9 if index == 0 else 0)
     sizes = [len(wire.encode_span(record)) for record in records]
@@ -80,7 +80,7 @@ def test_parents_come_along(steps: ModuleType) -> None:
     spans = steps.make_step(1, children=40)
     deep = steps.Entry("dmd2_critic_loss", 1, 10**12, parent=spans.entries[3])
     spans.entries.append(deep)
-    records, drawn = StepBuilder(9, (1, 2), SpanLimits()).build(spans, lambda: None)
+    records, drawn = StepBuilder(9, (1, 2), SpanLimits()).build(spans, lambda _: None)
     sizes = [len(wire.encode_span(record)) for record in records]
     budget = TraceBudget(
         max_bytes=2_000_000, world_size=1024, rank=9, local_rank=1, local_world_size=8, overhead=450
@@ -97,7 +97,7 @@ def test_spans_that_others_hang_on_come_first(steps: ModuleType) -> None:
     spans = steps.make_step(1, children=40)
     spans.entries[17].span_id = 99
     spans.entries[17].end_ns = spans.entries[17].start_ns + 1
-    records, drawn = StepBuilder(9, (1, 2), SpanLimits()).build(spans, lambda: None)
+    records, drawn = StepBuilder(9, (1, 2), SpanLimits()).build(spans, lambda _: None)
     sizes = [len(wire.encode_span(record)) for record in records]
     budget = TraceBudget(
         max_bytes=2_000_000, world_size=1024, rank=9, local_rank=1, local_world_size=8, overhead=450
@@ -112,3 +112,14 @@ def test_without_a_known_node_size_only_rank_0_is_whole(steps: ModuleType) -> No
     assert len(kept) == total
     _, kept, total = _choose(steps, rank=8, children=30, **place)
     assert len(kept) < total
+
+
+def test_what_was_missing_before_is_added(steps: ModuleType) -> None:
+    """Entries that the step had no room for count with the spans that are left out here."""
+    spans = steps.make_step(3, children=300, omitted=7)
+    records, drawn = StepBuilder(9, (1, 2), SpanLimits()).build(spans, lambda _: None)
+    sizes = [len(wire.encode_span(record)) for record in records]
+    budget = TraceBudget(4_000_000, 1024, 9, 1, 8, 500)
+    kept = budget.choose(records, sizes, drawn)
+    missing = len(records) - len(kept)
+    assert records[0].attributes["fastvideo.spans_omitted"] == missing + 7 > 7

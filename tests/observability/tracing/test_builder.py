@@ -21,7 +21,7 @@ RUN_START = (11, 12)
 
 
 def _build(spans: StepSpans, *, rank: int = 0) -> list[SpanRecord]:
-    records, _ = StepBuilder(rank, RUN_START, SpanLimits()).build(spans, lambda: None)
+    records, _ = StepBuilder(rank, RUN_START, SpanLimits()).build(spans, lambda _: None)
     return records
 
 
@@ -83,7 +83,7 @@ def test_ids_that_were_drawn_stay(steps: ModuleType) -> None:
     spans = steps.make_step(1, children=2)
     spans.root.span_id = 42
     spans.entries[0].span_id = 43
-    records, drawn = StepBuilder(1, RUN_START, SpanLimits()).build(spans, lambda: None)
+    records, drawn = StepBuilder(1, RUN_START, SpanLimits()).build(spans, lambda _: None)
     assert [record.span_id for record in records[:2]] == [42, 43]
     assert records[2].span_id == spans.entries[1].span_id != 0
     assert drawn == {42, 43}
@@ -171,3 +171,23 @@ def test_regions_of_other_threads(steps: ModuleType) -> None:
     thread.join()
     spans.entries.extend(made)
     assert _parents(_build(spans))["dmd2_critic_loss"] == "training_train_one_step"
+
+
+def test_what_is_missing_for_want_of_room_is_said(steps: ModuleType) -> None:
+    """The step's span says how many entries left none."""
+    records = _build(steps.make_step(children=2, omitted=990))
+    said = [record.attributes.get("fastvideo.spans_omitted") for record in records]
+    assert said == [990, None, None, None]
+
+
+def test_attributes_of_one_region_are_not_those_of_another(steps: ModuleType) -> None:
+    """What most regions share is not changed by what one has besides."""
+    spans = steps.make_step(5, children=3)
+    spans.entries[1].attributes = {"frames": 16}
+    spans.entries[2].device_ms = 2.0
+    _, _, *regions = _build(spans)
+    assert [record.attributes for record in regions] == [
+        {"fastvideo.step": 5},
+        {"fastvideo.step": 5, "fastvideo.frames": 16},
+        {"fastvideo.step": 5, "fastvideo.device_duration_ms": 2.0},
+    ]
