@@ -223,6 +223,8 @@ def _custom(panel: Panel) -> dict[str, Any]:
 
 def _options(panel: Panel) -> dict[str, Any]:
     options = {**_OPTIONS[panel.kind], **dict(panel.options)}
+    if panel.kind == "stat" and len(panel.thresholds) == 1:  # neither good nor bad
+        options["colorMode"] = "none"
     if panel.kind == "text":
         return {**options, "content": panel.text}
     if panel.kind == "heatmap":

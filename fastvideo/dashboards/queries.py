@@ -172,6 +172,11 @@ def dropped_spans() -> str:
     return increase("fastvideo_telemetry_spans_dropped_total", by="run", where=lost)
 
 
+def descending(expr: str) -> str:
+    """Returns an expression whose answer at one moment has the highest value first."""
+    return f"sort_desc({expr})"
+
+
 def with_host(expr: str) -> str:
     """Returns an expression by run and rank with the label ``host`` of each rank's machine.
 

@@ -126,7 +126,7 @@ def test_kinds_of_step_have_their_own_means(past: Past) -> None:
         ("Ranks missing", 0, 1, 0, None),
         ("Last step ended … ago", 0, 0, 900, None),
         ("Data wait", 0.04, 0.24, None, None),
-        ("Slowest rank's own work above the median", 0, 0.08, None, None),
+        ("Slowest rank vs median", 0, 0.08, None, None),
         ("Step time against an hour ago", None, None, None, None),
         ("Steps per minute", 37.5, 37.5, 0, 0),
         ("Non-finite losses", 0, 0, 0, 0),
@@ -195,3 +195,14 @@ def test_what_is_beyond_all_buckets_is_a_share(past: Past) -> None:
     for target in targets:
         rows = past.ask(_fill_in(target.expr, "fine"))
         assert [float(row["value"][1]) for row in rows] in ([], [0.0])
+
+
+def test_the_slowest_come_first(past: Past) -> None:
+    """Bars of ranks begin with the one to look at."""
+    for uid, title in (
+        ("fastvideo-ranks", "The ten ranks that work most"),
+        ("fastvideo-data", "The ten ranks that wait most"),
+    ):
+        (target,) = _panel(uid, title).targets
+        rows = past.ask(_fill_in(target.expr, "ill"))
+        assert [row["metric"]["rank"] for row in rows] == ["1", "0"]

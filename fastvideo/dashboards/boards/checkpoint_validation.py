@@ -57,9 +57,11 @@ def _event(metric: str, noun: str, verb: str) -> tuple[Panel, ...]:
             f"Is one rank slower? Mean of {metric} since each process began. One far above the "
             "others: its disk or network; the others wait for it.",
             Target(
-                "topk by (run) (10, sum by (run, rank) "
-                f"({metric}_sum{{{queries.RANKS}}}) / "
-                f"(sum by (run, rank) ({metric}_count{{{queries.RANKS}}}) > 0))",
+                queries.descending(
+                    "topk by (run) (10, sum by (run, rank) "
+                    f"({metric}_sum{{{queries.RANKS}}}) / "
+                    f"(sum by (run, rank) ({metric}_count{{{queries.RANKS}}}) > 0))"
+                ),
                 "{{run}} rank {{rank}}",
                 may_be_empty=none,
             ),

@@ -98,7 +98,7 @@ def _now() -> tuple[Panel, ...]:
 
 
 def _over_time() -> tuple[Panel, ...]:
-    hosts = queries.with_host(f"topk by (run) (10, {_OF_RANK})")
+    hosts = queries.descending(queries.with_host(f"topk by (run) (10, {_OF_RANK})"))
     each_step = queries.mean(queries.DATALOADER, by="run, rank", where=queries.RANKS)
     return (
         lines(
@@ -129,6 +129,7 @@ def _over_time() -> tuple[Panel, ...]:
             "fastvideo_rank_info. All of one host: its disk or network.",
             Target(hosts, "{{run}} {{host}} rank {{rank}}", min_interval=OVER_5_MIN),
             unit="percentunit",
+            decimals=1,
             maximum=1,
             thresholds=limits(*DATA_WAIT),
             no_value="no steps",

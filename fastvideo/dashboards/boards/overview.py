@@ -111,7 +111,7 @@ def _pace() -> tuple[Panel, ...]:
             links=(link_to("fastvideo-data"),),
         ),
         stat(
-            "Slowest rank's own work above the median",
+            "Slowest rank vs median",
             "What share of each step do the others lose waiting for the slowest rank? Own work is "
             "fastvideo_training_step_duration_seconds less "
             "fastvideo_training_collective_wait_seconds_total, over 5 minutes. All ranks' steps "

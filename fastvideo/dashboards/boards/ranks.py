@@ -6,7 +6,7 @@ from typing import Final
 
 from fastvideo.dashboards import queries
 from fastvideo.dashboards.frame import ANNOTATIONS, TITLES, VARIABLES, link_to
-from fastvideo.dashboards.model import Dashboard, Override, Panel, Row, Target
+from fastvideo.dashboards.model import Dashboard, Panel, Row, Target
 from fastvideo.dashboards.panels import (
     ANY_IS_BAD,
     LATE,
@@ -135,7 +135,7 @@ def _work() -> tuple[Panel, ...]:
             "fastvideo_rank_info. One rank: its accelerator. All of one host: its cooling, "
             "network or neighbours.",
             Target(
-                queries.with_host(f"topk by (run) (10, {work})"),
+                queries.descending(queries.with_host(f"topk by (run) (10, {work})")),
                 "{{run}} {{host}} rank {{rank}}",
                 min_interval=OVER_5_MIN,
             ),
@@ -219,7 +219,7 @@ def _all_ranks() -> Panel:
         "Value #F": "last step ended",
         "local_rank": "local rank",
     }
-    data_colours: tuple[Override, ...] = (
+    units = (
         column("own work", "s"),
         column("waiting", "s"),
         column("data wait", "percentunit", decimals=1),
@@ -240,7 +240,8 @@ def _all_ranks() -> Panel:
         Target(age),
         hide=("Value #A",),
         columns=columns,
-        overrides=data_colours,
+        overrides=units,
+        options=(("sortBy", [{"displayName": "own work", "desc": True}]),),
         width=24,
         height=10,
     )

@@ -88,6 +88,7 @@ def _shares() -> Panel:
         Target(f"{_part('run, region')} / {share}", "{{run}} {{region}}", min_interval=OVER_5_MIN),
         Target(f"{rest} / {share}", "{{run}} unattributed", min_interval=OVER_5_MIN),
         unit="percentunit",
+        decimals=1,
         maximum=1,
         width=8,
         height=10,

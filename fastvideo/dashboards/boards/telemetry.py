@@ -131,7 +131,7 @@ def _spans() -> tuple[Panel, ...]:
                 queries.rate(_SPANS, by="run, outcome", where=queries.RANKS),
                 "{{run}} {{outcome}}",
             ),
-            unit="cps",
+            unit="short",
             minimum=0,
             width=8,
         ),
@@ -152,7 +152,7 @@ def _spans() -> tuple[Panel, ...]:
             width=8,
         ),
         lines(
-            "Dropped spans, by reason",
+            "Dropped spans per second, by reason",
             f"Why are spans dropped? {_DROPPED} per second and reason, those that occur. "
             "queue_full: more than can be sent; sample less. unreachable, timeout, unavailable, "
             "rejected: the collector.",
@@ -161,7 +161,7 @@ def _spans() -> tuple[Panel, ...]:
                 "{{run}} {{reason}}",
                 may_be_empty="no span was dropped",
             ),
-            unit="cps",
+            unit="short",
             minimum=0,
             no_value="none dropped",
             width=8,
