@@ -119,6 +119,18 @@ def test_alerts_lead_to_dashboards_that_exist() -> None:
     assert named <= set(BY_UID)
 
 
+def test_runbooks_lead_to_panels_that_exist() -> None:
+    """A page names the first panel to open as its dashboard has it."""
+    pages = (DEPLOY.parent / "docs" / "runbooks").glob("*.md")
+    named = {
+        (uid, title)
+        for page in pages
+        for title, uid in re.findall(r"\*([^*\n]+)\*\s+\(`(fastvideo-[\w-]+)`", page.read_text())
+    }
+    assert named
+    assert named <= {(uid, panel.title) for uid in BY_UID for panel in BY_UID[uid].panels()}
+
+
 @pytest.mark.parametrize("uid", BY_UID)
 def test_choices_at_the_top_are_the_same_everywhere(uid: str) -> None:
     """Data source, run, host and rank come first, so that links carry them along."""

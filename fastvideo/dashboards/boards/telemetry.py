@@ -152,7 +152,7 @@ def _spans() -> tuple[Panel, ...]:
             width=8,
         ),
         lines(
-            "Dropped spans per second, by reason",
+            "Dropped spans, by reason",
             f"Why are spans dropped? {_DROPPED} per second and reason, those that occur. "
             "queue_full: more than can be sent; sample less. unreachable, timeout, unavailable, "
             "rejected: the collector.",
