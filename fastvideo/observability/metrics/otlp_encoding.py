@@ -46,8 +46,8 @@ def encode(
     scope_metrics = resource_metrics.scope_metrics.add()
     scope_metrics.scope.name, scope_metrics.scope.version = scope
     times = {
-        "start_time_unix_nano": int(instruments.start_unix_s * _NS_PER_S),
-        "time_unix_nano": unix_ns,
+        "start_time_unix_nano": _nanoseconds(instruments.start_unix_s),
+        "time_unix_nano": max(0, unix_ns),
     }
     for snapshot in instruments.snapshot():
         _encode_family(scope_metrics.metrics.add(), snapshot, constant_labels, times)
@@ -100,9 +100,14 @@ def _set_value(point: Any, value: Value, bounds: tuple[float, ...]) -> None:  # 
 
 def _set_exemplar(message: Any, exemplar: Exemplar) -> None:  # noqa: ANN401
     message.as_double = exemplar.value
-    message.time_unix_nano = int(exemplar.unix_s * _NS_PER_S)
+    message.time_unix_nano = _nanoseconds(exemplar.unix_s)
     message.trace_id = bytes.fromhex(exemplar.trace_id)
     message.span_id = bytes.fromhex(exemplar.span_id or "")
+
+
+def _nanoseconds(unix_s: float) -> int:
+    """Returns a time as the form wants it, which has none before 1970."""
+    return max(0, int(unix_s * _NS_PER_S))
 
 
 def _set_attribute(message: Any, name: str, value: object) -> None:  # noqa: ANN401

@@ -47,7 +47,7 @@ def run_start_record(
 
     Args:
         identity: Of the run.
-        start_unix_ns: When the start began, in Unix nanoseconds.
+        start_unix_ns: When the start began, in Unix nanoseconds; a clock before 1970 counts as 0.
         end_unix_ns: When the run was ready to step.
         attributes: What describes the run, such as its method; coerced like those of regions.
     """
@@ -59,8 +59,8 @@ def run_start_record(
         trace_id=trace_id,
         span_id=span_id,
         parent_span_id=parent,
-        start_unix_ns=start_unix_ns,
-        end_unix_ns=max(start_unix_ns, end_unix_ns),
+        start_unix_ns=max(0, start_unix_ns),
+        end_unix_ns=max(0, start_unix_ns, end_unix_ns),
         attributes=given,
         dropped_attributes=dropped,
         remote_parent=bool(parent),
@@ -93,8 +93,8 @@ def run_end_record(
         trace_id=trace_id,
         span_id=draw_span_id(),
         parent_span_id=start_id,
-        start_unix_ns=end_unix_ns,
-        end_unix_ns=end_unix_ns,
+        start_unix_ns=max(0, end_unix_ns),
+        end_unix_ns=max(0, end_unix_ns),
         attributes=given,
         error_type=error,
     )

@@ -22,14 +22,14 @@ from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as serv
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc as service_grpc
 
 from fastvideo.observability.identity import RunIdentity
+from fastvideo.observability.metrics.accumulators import Instruments
 from fastvideo.observability.metrics.otlp import OtlpMetrics, OtlpMetricsSettings
+from fastvideo.observability.metrics.otlp_encoding import encode
 from fastvideo.observability.tracing.exporters import make_transport
 from fastvideo.observability.tracing.transport import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from fastvideo.observability.metrics.accumulators import Instruments
 
 IDENTITY = RunIdentity(
     run_id="id",
@@ -210,6 +210,19 @@ def test_the_same_numbers_arrive_over_grpc(push: Any) -> None:
     server.stop(None).wait()
     assert metadata["x-tenant"] == "video"
     check_request(request)
+
+
+def test_a_clock_before_1970_stops_no_push() -> None:
+    """OTLP has no times before it, so these are 0."""
+    instruments = Instruments(clock=lambda: -2.5)
+    instruments.histogram("fastvideo_training_step_duration_seconds", "student").observe(
+        0.5, "0123456789abcdef" * 2
+    )
+    body = encode(instruments, constant_labels={}, resource={}, scope=("s", "1"), unix_ns=-7)
+    found = metrics_of(service.ExportMetricsServiceRequest.FromString(body))
+    (point,) = found["fastvideo_training_step_duration_seconds"].histogram.data_points
+    assert (point.start_time_unix_nano, point.time_unix_nano) == (0, 0)
+    assert [exemplar.time_unix_nano for exemplar in point.exemplars] == [0]
 
 
 def test_the_last_state_is_pushed_at_the_end(

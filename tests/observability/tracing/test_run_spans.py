@@ -36,6 +36,17 @@ def test_start_and_end_are_one_trace(steps: ModuleType) -> None:
     assert (end.start_unix_ns, end.end_unix_ns, end.error_type) == (90, 90, "ValueError")
 
 
+def test_a_clock_before_1970(steps: ModuleType) -> None:
+    """OTLP has no times before it, so these are 0."""
+    identity = steps.make_identity()
+    start = run_start_record(identity, start_unix_ns=-30, end_unix_ns=-10)
+    later = run_start_record(identity, start_unix_ns=-30, end_unix_ns=10)
+    end = run_end_record(identity, run_seconds=1.0, end_unix_ns=-5)
+    assert (start.start_unix_ns, start.end_unix_ns) == (0, 0)
+    assert (later.start_unix_ns, later.end_unix_ns) == (0, 10)
+    assert (end.start_unix_ns, end.end_unix_ns) == (0, 0)
+
+
 def test_another_attempt_is_another_trace(steps: ModuleType) -> None:
     """A restarted run repeats no id of its first attempt."""
     first, second = (

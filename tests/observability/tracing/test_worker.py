@@ -48,6 +48,21 @@ def test_spans_arrive(
     assert dict(counts.seen) == {("exported", "otlp"): 25}
 
 
+def test_a_clock_before_1970(
+    start_pipeline: Callable[..., SpanPipeline], steps: ModuleType, counts: Any, http_receiver: Any
+) -> None:
+    """What OTLP has no time for is 0, and costs no span."""
+    pipeline = start_pipeline({"OTEL_EXPORTER_OTLP_ENDPOINT": http_receiver.endpoint})
+    start = run_start_record(steps.make_identity(), start_unix_ns=-9, end_unix_ns=-7)
+    pipeline.submit(start)
+    pipeline.submit_step(steps.make_step(anchor_unix_ns=-50_000_000))  # ends after 1970
+    assert pipeline.flush(5)
+    times = {(s.start_time_unix_nano, s.end_time_unix_nano) for s in http_receiver.inbox.spans()}
+    assert min(start for start, _ in times) == 0
+    assert max(end for _, end in times) == 50_000_000
+    assert dict(counts.seen) == {("exported", "otlp"): 6}
+
+
 def test_the_resource_says_who_sends(
     start_pipeline: Callable[..., SpanPipeline], steps: ModuleType, http_receiver: Any
 ) -> None:
