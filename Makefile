@@ -6,10 +6,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test lint format docs clean
+.PHONY: help demo test lint format generate docs docs-serve clean
 
 help:  ## show this list
-	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.base: constraints.txt
 	@echo "creating $(VENV) and installing PyTorch (a few minutes on a fresh machine)"
@@ -43,9 +43,16 @@ format: $(VENV)/.dev  ## format and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
+generate: $(VENV)/.dev  ## write what is generated from the code: reference pages, dashboards, Kubernetes' rules
+	@$(BIN)/python docs/generate.py
+	@$(BIN)/python deploy/generate.py
+
 docs: $(VENV)/.dev  ## build the documentation into site/
 	@$(PIP) -e '.[docs]'
 	@$(BIN)/mkdocs build --strict
+
+docs-serve: docs  ## the documentation at http://127.0.0.1:8000, where alerts' runbooks point
+	@$(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
 
 clean:  ## remove what the commands above made, except outputs
 	rm -rf $(VENV) site build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
