@@ -26,6 +26,7 @@ _RETRY_INFO: Final = "google.rpc.retryinfo-bin"
 _RETRYABLE: Final = frozenset({"CANCELLED", "ABORTED", "OUT_OF_RANGE", "DATA_LOSS"})
 _OPTIONS: Final = (
     ("grpc.enable_retries", 0),  # the sender's own retries are counted and bounded
+    ("grpc.use_local_subchannel_pool", 1),  # no connection is shared with another channel
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 5000),
@@ -65,6 +66,7 @@ class GrpcTransport:
                 body, timeout=timeout_s, metadata=self._settings.headers or None
             )
             answer = call.result()
+            self._peers = self._peers or self._find_peers()  # the name may not have resolved before
         except grpc.RpcError as error:
             return _outcome(error)
         except grpc.FutureCancelledError:
