@@ -34,7 +34,7 @@ RULES = ROOT / "deploy" / "prometheus" / "rules"
 ALERTMANAGER_CONFIG = ROOT / "deploy" / "alertmanager" / "alertmanager.yml"
 
 _DURATION = r"(?:\d+(?:ms|[smhdwy]))+"
-_RANGE = re.compile(rf"\[({_DURATION})(?::({_DURATION})?)?\]")
+_RANGE = re.compile(rf"\[(\$\w+|{_DURATION})(?::({_DURATION})?)?\]")
 _OFFSET = re.compile(rf"\boffset\s+({_DURATION})")
 
 
@@ -61,7 +61,7 @@ def scale_expression(expr: str, factor: float, seconds: tuple[str, ...] = ()) ->
     """
 
     def scaled_range(match: re.Match[str]) -> str:
-        window = scale_duration(match[1], factor)
+        window = match[1] if match[1].startswith("$") else scale_duration(match[1], factor)
         if ":" not in match[0]:
             return f"[{window}]"
         return f"[{window}:{scale_duration(match[2], factor) if match[2] else ''}]"

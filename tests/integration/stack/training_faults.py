@@ -6,8 +6,8 @@
         file: /path/to/faults.json
 
 The file maps ranks to faults: `{"all": {"forward_s": 0.2}, "1": {"dataloader_s": 0.3}}`. Known are
-`forward_s` and `dataloader_s` (seconds to sleep there), `nan` (losses of NaN) and `hang` (sleep in
-the forward pass until the file says otherwise).
+`dataloader_s`, `forward_s` and `backward_s` (seconds to sleep before each), `nan` (losses of NaN)
+and `hang` (sleep before the forward pass until the file says otherwise).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Faults(Callback):
     def on_train_start(self, method: Any, iteration: int = 0) -> None:
         """Puts itself between the trainer and the method's step, and before the data set."""
         dataset = method.student.dataloader.dataset
-        load, train = dataset.__getitems__, method.single_train_step
+        load, train, backward = dataset.__getitems__, method.single_train_step, method.backward
 
         def slow_load(indices: Any) -> Any:
             time.sleep(self._now().get("dataloader_s", 0))
@@ -60,5 +60,10 @@ class Faults(Callback):
                 losses = {n: v if n == "total_loss" else v * math.nan for n, v in losses.items()}
             return losses, outputs, metrics
 
+        def slow_backward(*args: Any, **kwargs: Any) -> None:
+            time.sleep(self._now().get("backward_s", 0))
+            backward(*args, **kwargs)
+
         dataset.__getitems__ = slow_load
         method.single_train_step = faulty_train
+        method.backward = slow_backward
