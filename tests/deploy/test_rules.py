@@ -112,11 +112,11 @@ def test_rules_ask_for_metrics_that_exist(rule: dict[str, Any]) -> None:
 
 def queries_in_templates(rule: dict[str, Any]) -> list[str]:
     """Returns the queries that the annotations of a rule ask, with a run's name put in."""
-    found = []
-    for text in rule.get("annotations", {}).values():
-        for quoted in re.findall(r'printf\s+"((?:[^"\\]|\\.)*%q(?:[^"\\]|\\.)*)"', text):
-            found.append(quoted.replace("%q", '"a"').replace('\\"', '"'))
-    return found
+    return [
+        quoted.replace("%q", '"a"').replace('\\"', '"')
+        for text in rule.get("annotations", {}).values()
+        for quoted in re.findall(r'printf\s+"((?:[^"\\]|\\.)*%q(?:[^"\\]|\\.)*)"', text)
+    ]
 
 
 def test_descriptions_ask_for_what_is_tested() -> None:

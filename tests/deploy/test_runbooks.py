@@ -33,18 +33,20 @@ SECTIONS: dict[str, tuple[str, str]] = {
     heading: (page, text)
     for page, content in PAGES.items()
     if page != "index"
-    for heading, text in re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", content, re.M | re.S)
+    for heading, text in re.findall(
+        r"^## (\S+)\n(.*?)(?=^## |\Z)", content, re.MULTILINE | re.DOTALL
+    )
 }
 
 
 def causes(text: str) -> list[str]:
     """Returns the numbered causes of a section."""
-    return re.findall(r"^\d\. (.*?)(?=^\d\. |^\*\*Silence|\Z)", text, re.M | re.S)
+    return re.findall(r"^\d\. (.*?)(?=^\d\. |^\*\*Silence|\Z)", text, re.MULTILINE | re.DOTALL)
 
 
 def queries(text: str) -> list[str]:
     """Returns the queries in some Markdown."""
-    return re.findall(r"```promql\n(.*?)```", text, re.S)
+    return re.findall(r"```promql\n(.*?)```", text, re.DOTALL)
 
 
 def test_each_alert_has_a_section_and_each_section_an_alert() -> None:
@@ -64,7 +66,14 @@ def test_links_of_alerts_lead_to_their_sections(name: str) -> None:
 def test_sections_have_all_parts(name: str) -> None:
     """Meaning, first panel, three causes with query and action, and when to silence."""
     _, text = SECTIONS[name]
-    parts = ["**Meaning.** ", "**First panel.** ", "\n1. **", "\n2. **", "\n3. **", "**Silence it** "]
+    parts = [
+        "**Meaning.** ",
+        "**First panel.** ",
+        "\n1. **",
+        "\n2. **",
+        "\n3. **",
+        "**Silence it** ",
+    ]
     places = [text.find(part) for part in parts]
     assert -1 not in places
     assert places == sorted(places)
@@ -189,7 +198,7 @@ def test_queries_can_be_asked(tmp_path: Path) -> None:
 
 def test_the_index_lists_each_alert_with_its_severity() -> None:
     """The table on the first page has the alerts, their severities and where they lead."""
-    rows = re.findall(r"^\| \[(\w+)\]\((\w+)\.md#(\w+)\) \| (\w+) \|", PAGES["index"], re.M)
+    rows = re.findall(r"^\| \[(\w+)\]\((\w+)\.md#(\w+)\) \| (\w+) \|", PAGES["index"], re.MULTILINE)
     assert {(name, page, anchor, severity) for name, page, anchor, severity in rows} == {
         (name, SECTIONS[name][0], name.lower(), rule["labels"]["severity"])
         for name, rule in ALERTS.items()
@@ -210,5 +219,5 @@ def test_links_between_pages_lead_somewhere() -> None:
             path = (RUNBOOKS / (target or f"{page}.md")).resolve()
             assert path.is_file(), target
             if anchor:
-                headings = re.findall(r"^#+ (.*)$", path.read_text(), re.M)
+                headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
                 assert anchor in {each.lower().replace(" ", "-") for each in headings}
