@@ -23,7 +23,7 @@ from fastvideo.profiler import list_profiler_regions
 if TYPE_CHECKING:
     from pathlib import Path
 
-COMMANDS = ["dashboards", "envs", "preprocess", "regions", "tiny-assets", "train"]
+COMMANDS = ["dashboards", "envs", "export", "preprocess", "regions", "tiny-assets", "train"]
 
 
 def _without_rich(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ def _go_to(sampler: Any, saved: Mapping[str, int]) -> None:  # noqa: ANN401 - fo
     sampler.resume_at(saved[_EPOCH], position)
     if again:
         logger.warning(
-            "%d rows of the data set come a second time in this epoch: the saved run had taken "
+            "%d row(s) of the data set come a second time in this epoch: the saved run had taken "
             "%d rows in batches of %d, and this one takes %d at once",
             *(again, rows, saved["batch_size"] * saved["num_sp_groups"], global_batch),
         )

@@ -128,13 +128,19 @@ def latest_checkpoint(output_dir: str | Path) -> Path | None:
     return None
 
 
-def resolve_checkpoint(value: str, output_dir: str | Path = "") -> Path | None:
-    """Finds the checkpoint that ``training.checkpoint.resume_from_checkpoint`` stands for.
+def resolve_checkpoint(
+    value: str,
+    output_dir: str | Path = "",
+    *,
+    option: str = "training.checkpoint.resume_from_checkpoint",
+) -> Path | None:
+    """Finds the checkpoint that a key or an option stands for.
 
     Args:
         value: ``latest``, a directory ``checkpoint-<step>``, its ``dcp``, or a run's output
             directory, which stands for its newest checkpoint; "" for none.
         output_dir: Where ``latest`` looks.
+        option: What the value was given as, for messages.
 
     Returns:
         A directory ``checkpoint-<step>``; None for "" and for ``latest`` without checkpoints.
@@ -150,7 +156,7 @@ def resolve_checkpoint(value: str, output_dir: str | Path = "") -> Path | None:
         return latest_checkpoint(output_dir)
     path = Path(value).expanduser()
     if not path.is_dir():
-        message = f"resume_from_checkpoint: there is no directory {path}{_offer(path.parent)}"
+        message = f"{option}: there is no directory {path}{_offer(path.parent)}"
         raise CheckpointNotFoundError(message)
     path = path.resolve()
     if path.name == DCP and checkpoint_step(path.parent) is not None:
@@ -160,8 +166,8 @@ def resolve_checkpoint(value: str, output_dir: str | Path = "") -> Path | None:
     found = latest_checkpoint(path)
     if found is None:
         message = (
-            f"resume_from_checkpoint: Could not resolve {value!r}: it is no directory called "
-            f"{checkpoint_name(7).replace('7', '<step>')} and holds none that is whole"
+            f"{option}: Could not resolve {value!r}: it is no directory called "
+            f"{_PREFIX}<step>, and holds none that is whole"
         )
         raise ConfigError(message)
     return found

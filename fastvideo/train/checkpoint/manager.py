@@ -373,7 +373,7 @@ class CheckpointManager:
     def _warn_of_others(self, checkpoint: Path, own: Mapping[str, Any]) -> None:
         if not self._same_ranks(own):
             logger.warning(
-                "%s was saved by %d ranks and %d go on: weights, optimizer and place in the data "
+                "%s was saved by %d rank(s) and %d go on: weights, optimizer and place in the data "
                 "are those of the saved run, but batches and noise are dealt out to the ranks "
                 "in another way, so losses differ from those of a run that was not stopped",
                 *(checkpoint.name, own["world_size"], self._ranks.world_size),

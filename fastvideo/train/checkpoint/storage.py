@@ -165,8 +165,9 @@ def verify_files(directory: Path, index: Metadata, *, part: int = 0, parts: int 
                 for offset, length in sorted(entries[name]):
                     file.seek(offset)
                     _verify_archive(file.read(length), length)
-        except (OSError, zipfile.BadZipFile, CheckpointError) as error:
-            message = f"{path} is damaged: {error}; resume from another checkpoint"
+        except Exception as error:  # whatever damage makes of the reader of archives
+            reason = str(error) or type(error).__name__
+            message = f"{path} is damaged: {reason}; resume from another checkpoint"
             raise CheckpointError(message) from error
 
 
@@ -183,7 +184,7 @@ def save_tensors(tensors: dict[str, Tensor], path: Path, group: RankGroup) -> No
     """
     try:
         save(
-            tensors,
+            _nested(tensors),
             storage_writer=CheckpointWriter(path),
             planner=DefaultSavePlanner(),
             **_ranks(group),
@@ -209,7 +210,7 @@ def save_tensors_later(
     """
     # Its type names what comes back from stagers that work in a thread as well; this one does not.
     result: Any = async_save(
-        tensors,
+        _nested(tensors),
         checkpoint_id=path,
         storage_writer=writer,
         planner=DefaultSavePlanner(),
@@ -252,6 +253,18 @@ def load_tensors(tensors: dict[str, Tensor], path: Path, group: RankGroup) -> No
         )
     except CheckpointException as error:
         raise CheckpointError(_summary("cannot read", path, error)) from _cause(error)
+
+
+def _nested(tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """Splits the names at their first dot; torch joins them again.
+
+    It writes two log records for every top-level name, which would take longer than the saving.
+    """
+    result: dict[str, Any] = {}
+    for name, tensor in tensors.items():
+        top, _, rest = name.partition(".")
+        result.setdefault(top, {})[rest] = tensor
+    return result
 
 
 def _ranks(group: RankGroup) -> dict[str, Any]:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import logging
 import os
 import sys
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +19,14 @@ from torch.distributed.tensor import DTensor
 from fastvideo.distributed import (
     cleanup_dist_env_and_memory,
     get_world_group,
-    get_world_size,
     maybe_init_distributed_environment_and_model_parallel,
 )
+from fastvideo.train.checkpoint.errors import CheckpointError
 from fastvideo.train.checkpoint.manager import CheckpointConfig, CheckpointManager
 from fastvideo.train.trainer import Trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import ModuleType
 
     from fastvideo.train.methods.base import TrainingMethod
@@ -137,7 +135,85 @@ class Run:
         }
 
 
+def resumed_equals_whole(name: str, data: Path, out: Path, **options: Any) -> dict[str, Any]:
+    """Trains six steps at once, and three and three; returns what differs, and the losses."""
+    save = CheckpointConfig(save_steps=3, async_save=options.pop("async_save", False))
+    whole = Run(name, data, out / "whole", **options).train(6)
+    Run(name, data, out / "parts", save=save, **options).train(3)
+    second = Run(name, data, out / "parts", save=save, **options).train(6, resume="latest")
+    return {
+        "steps": list(second.recorder.steps),
+        "whole": list(whole.recorder.steps.values()),
+        "scalars": [s for s in (4, 5, 6) if second.recorder.steps[s] != whole.recorder.steps[s]],
+        "tensors": differing(whole.tensors(), second.tensors()),
+        "sharded": any(
+            isinstance(p, DTensor) for p in whole.method.student.transformer.parameters()
+        ),
+    }
+
+
+def two_ranks(data: Path, out: Path) -> dict[str, Any]:
+    """Does the scenarios of two ranks; called by both."""
+    results: dict[str, Any] = {}
+    for key, name, mesh, options in (
+        ("finetune", "finetune", (1, 2), {"workers": 2, "async_save": True}),
+        ("dmd2", "dmd2", (1, 2), {"workers": 0}),
+        ("replicas", "finetune", (2, 1), {"workers": 0}),
+    ):
+        results[key] = resumed_equals_whole(name, data, out / key, mesh=mesh, ema=True, **options)
+    # What one rank has saved, and what one rank will go on from.
+    grown = Run("finetune", data, out / "one", mesh=(1, 2), ema=True).train(6, resume="latest")
+    results["grown"] = {
+        "steps": list(grown.recorder.steps),
+        "scalars": list(grown.recorder.steps.values()),
+        "position": grown.method.student.dataloader.state_dict()["_sampler_iter_state"],
+    }
+    results["unwritable"] = _message(
+        lambda: Run(
+            "finetune", data, Path("/proc/none"), mesh=(1, 2), save=CheckpointConfig(save_steps=1)
+        ).train(1)
+    )
+    damage(out / "finetune" / "parts" / "checkpoint-6")
+    run = Run("finetune", data, out / "finetune" / "parts", mesh=(1, 2))
+    results["damaged"] = _message(lambda: run.train(7, resume="latest"))
+    return results
+
+
+def damage(checkpoint: Path) -> None:
+    """Changes a byte in the middle of the second rank's weights; every rank may call it."""
+    if get_world_group().is_first_rank:
+        path = checkpoint / "dcp" / "__1_0.distcp"
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 0xFF
+        path.write_bytes(content)
+    get_world_group().barrier()
+
+
+def _message(work: Callable[[], object]) -> str:
+    try:
+        work()
+    except CheckpointError as error:
+        return str(error)
+    return "no error"
+
+
 def differing(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) -> list[str]:
     """Returns the names of tensors that are not equal in every bit."""
     assert first.keys() == second.keys()
     return [name for name, tensor in first.items() if not torch.equal(tensor, second[name])]
+
+
+def main(data: str, out: str) -> None:
+    """Does the scenarios on this rank."""
+    maybe_init_distributed_environment_and_model_parallel(1, 1)
+    results = two_ranks(Path(data), Path(out))
+    gathered = get_world_group().all_gather_object(results)
+    if get_world_group().is_first_rank:
+        Path(out, "results.json").write_text(json.dumps(gathered), encoding="utf-8")
+    cleanup_dist_env_and_memory()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(0)  # torch's own threads sometimes abort a process that ends the usual way
