@@ -96,12 +96,14 @@ def run_block(
     before = resource.getrusage(resource.RUSAGE_THREAD)
     with CoreWaits() as waits:
         for number in range(first + unmeasured, first + unmeasured + steps):
-            waited, own = waits.read_s(), time.thread_time()
-            begin = time.perf_counter()
+            # A thread is put aside when it leaves a system call, so the order counts: what it
+            # waits there belongs to wall and core time alike, or to neither.
+            own, begin = time.thread_time(), time.perf_counter()
+            waited = waits.read_s()
             step(number)
             wall_s.append(time.perf_counter() - begin)
-            cpu_s.append(time.thread_time() - own)
             core_s.append(waits.read_s() - waited)
+            cpu_s.append(time.thread_time() - own)
     after = resource.getrusage(resource.RUSAGE_THREAD)
     time.sleep(rest_s)
     others_s = (time.process_time() - all_before) - (time.thread_time() - own_before)
