@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fastvideo.errors import did_you_mean
 from fastvideo.logger import init_logger
 from fastvideo.observability.metrics.otlp_settings import OtlpMetricsSettings
+from fastvideo.observability.settings_report import report_settings
 from fastvideo.observability.settings_sources import SettingsSources
 from fastvideo.observability.settings_table import KEYS
 from fastvideo.observability.tracing.settings import TraceSettings
@@ -100,8 +101,6 @@ class TelemetryConfig:
         Secrets are not shown: of headers there are names only, of URLs neither user, password nor
         query, of files their paths.
         """
-        from fastvideo.observability.settings_report import report_settings  # noqa: PLC0415 - rare
-
         return report_settings(self)
 
 
