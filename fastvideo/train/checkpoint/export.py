@@ -170,7 +170,8 @@ def _fill(transformer: nn.Module, checkpoint: Path, request: ExportRequest) -> i
         if not name.startswith(prefix):
             continue
         target = own.get(name.removeprefix(prefix))
-        if target is None or tuple(target.shape) != tuple(saved.size):
+        size = getattr(saved, "size", None)  # a pickled value has none
+        if target is None or size is None or tuple(target.shape) != tuple(size):
             shape = "is unknown to" if target is None else "has another shape than in"
             message = f"{name} of {checkpoint} {shape} the base model; give its own --base-model"
             raise CheckpointError(message)
