@@ -8,6 +8,7 @@ cannot follow (links, tooltips, exemplars that open a trace) it shows nothing.
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from fastvideo.dashboards import palette
@@ -124,7 +125,7 @@ def annotation_times(
 
 def _step(frame: Frame) -> float:
     times = frame.series.times
-    return min((b - a for a, b in zip(times, times[1:], strict=False)), default=1.0)
+    return min((b - a for a, b in pairwise(times)), default=1.0)
 
 
 def _draw_header(

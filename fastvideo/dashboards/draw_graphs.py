@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 _LEGEND_PX: Final = 18
 _TIMES_PX: Final = 20
 _TICK_STEPS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 86400)
+_FEW: Final = 2
+"""So few samples make no line that could be seen."""
+
+_NOTHING: Final = 1e-9
 _BYTES: Final = ("bytes", "binBps")
 _TIME_STEPS: Final = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1800, 3600)
 
@@ -157,7 +161,9 @@ def _set_ticks(
     axes.set_yticks(ticks, [_trim(label) for label in labels], family=canvas.fonts)
     times = time_ticks(window.start, window.end, room=max(2, int(width // 90)))
     form = (
-        "%H:%M" if not times or (times[-1] - times[0]) > 0 and _whole_minutes(times) else "%H:%M:%S"
+        "%H:%M"
+        if not times or ((times[-1] - times[0]) > 0 and _whole_minutes(times))
+        else "%H:%M:%S"
     )
     words = [time.strftime(form, time.localtime(at)) for at in times]
     axes.set_xticks(times, words, family=canvas.fonts)
@@ -214,7 +220,7 @@ def _draw_curve(
         field.get("custom.lineInterpolation", "linear"), "default"
     )
     axes.plot(times, values, color=color, linewidth=1.2 * width, linestyle=dashes, drawstyle=step)
-    if len(finite(values)) <= 2:
+    if len(finite(values)) <= _FEW:
         axes.plot(times, values, ".", color=color, markersize=5)
     if opacity:
         axes.fill_between(
@@ -362,7 +368,7 @@ def draw_heatmap(
     scheme = colors.LinearSegmentedColormap.from_list(
         "oranges", ["#3b2314", "#8c3b0c", "#e5630f", "#fdae6b", "#feedde"]
     )
-    shown = [[value if value > 1e-9 else math.nan for value in row] for row in counts]
+    shown = [[value if value > _NOTHING else math.nan for value in row] for row in counts]
     highest = max((value for row in counts for value in row), default=0.0)
     if times and highest > 0:
         edges = [times[0] - window.interval_s, *times]
@@ -408,7 +414,7 @@ def heatmap_counts(
         total = [value if math.isfinite(value) else 0.0 for value in total]
         rows.append([max(0.0, t - b) for t, b in zip(total, below, strict=True)])
         below = total
-    used = [index for index, row in enumerate(rows) if max(row, default=0.0) > 1e-9]
+    used = [index for index, row in enumerate(rows) if max(row, default=0.0) > _NOTHING]
     first, last = (max(0, used[0] - 1), used[-1] + 2) if used else (0, len(rows))
     return [bound for bound, _ in by_bound[first:last]], times, rows[first:last]
 
@@ -416,7 +422,7 @@ def heatmap_counts(
 def draw_state_timeline(
     canvas: Canvas,
     box: Box,
-    panel: Mapping[str, Any],
+    panel: Mapping[str, Any],  # noqa: ARG001 - as all that draw a kind of panel
     frames: Sequence[Frame],
     window: Window,
     marks: Sequence[tuple[float, str]],

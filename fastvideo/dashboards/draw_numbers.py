@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from fastvideo.dashboards.panel_data import Field, Frame
 
 _LARGEST_PT: Final = 30.0
+_SMALLEST_PT: Final = 7.0
+_LIGHT: Final = 140
+"""Luminance, of 255, from which on dark letters are read better."""
+
 _TILE_GAP_PX: Final = 4
 _LINE_PX: Final = 20
 _ROW_PX: Final = 26
@@ -76,7 +80,7 @@ def _tiles(box: Box, number: int, orientation: str) -> list[Box]:
 def _write_stat(canvas: Canvas, tile: Box, words: str, name: str, ink: str) -> None:
     room = tile.height - (18 if name else 0)
     size = min(_LARGEST_PT, room * 0.42)
-    while size > 7 and canvas.text_width(words, size, "bold") > tile.width - 14:
+    while size > _SMALLEST_PT and canvas.text_width(words, size, "bold") > tile.width - 14:
         size -= 0.5
     middle = tile.left + tile.width / 2
     if name:
@@ -109,7 +113,7 @@ def _draw_spark(canvas: Canvas, tile: Box, frame: Frame, color: str) -> None:
 
 def _ink_on(color: str) -> str:
     red, green, blue = (int(color[index : index + 2], 16) for index in (1, 3, 5))
-    is_light = 0.299 * red + 0.587 * green + 0.114 * blue > 140
+    is_light = 0.299 * red + 0.587 * green + 0.114 * blue > _LIGHT
     return "#111217" if is_light else "#ffffff"
 
 
@@ -123,7 +127,7 @@ def draw_bar_gauge(
         draw_empty(canvas, box, panel)
         return
     field = shown[0].field
-    top = field.get("max", max(max(frame.last for frame in shown), 1e-12))
+    top = field.get("max", max(1e-12, *(frame.last for frame in shown)))
     bottom = field.get("min", min(0.0, *(frame.last for frame in shown)))
     room = int(inner.height // 15)
     hidden = shown[room:]
@@ -237,8 +241,8 @@ def draw_markdown(canvas: Canvas, box: Box, content: str) -> None:
     for line in content.splitlines():
         is_title = line.startswith("#")
         words = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", line.lstrip("# "))
-        words = re.sub(r"[*_`]{1,2}(\S(?:[^*_`]*\S)?)[*_`]{1,2}", r"\1", words)
         words = re.sub(r"^\s*[-*] ", "•  ", words)
+        words = re.sub(r"(\*\*|[*_`])(?=\S)([^*`]+?)(?<=\S)\1", r"\2", words)
         for piece in _lines(canvas, words, box.width - 24) or [""]:
             if top > box.top + box.height:
                 return

@@ -1,4 +1,4 @@
-"""What this package asks of a Prometheus server, over its HTTP API and with the standard library."""
+"""Asks a Prometheus server, over its HTTP API and with the standard library only."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Window:
         span = self.end - self.start
         rough = span / self.max_points
         nearest = min(_NICE_S, key=lambda nice: abs(math.log(nice / rough))) if rough > 0 else 1.0
-        least = max(self.scrape_interval_s, self.min_interval_s, math.ceil(span / _MOST_POINTS))
+        least = max(self.scrape_interval_s, self.min_interval_s, span / _MOST_POINTS)
         return max(nearest, least)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from fastvideo.errors import ConfigError
 
@@ -78,26 +78,19 @@ def _parts(panel: Mapping[str, Any], frames: Sequence[Frame]) -> list[Table]:
 
 
 def _transform(name: str, options: Mapping[str, Any], parts: list[Table]) -> list[Table]:
-    if not parts:
+    if not parts or name in _UNNEEDED:
         return parts
-    if name == "merge":
-        return [_merge(parts)]
-    if name == "joinByField":
-        return [_join(parts, options["byField"])]
-    if name == "organize":
-        return [_organize(part, options) for part in parts]
-    if name == "sortBy":
-        return [_sort(part, options["sort"][0]) for part in parts]
-    if name == "filterFieldsByName":
-        return [_filter(part, options) for part in parts]
-    if name in {"labelsToFields", "seriesToRows"}:
-        return parts
+    if name in _JOINING:
+        return [_JOINING[name](parts, options)]
+    if name in _CHANGING:
+        return [_CHANGING[name](part, options) for part in parts]
     message = f"the transformation {name!r} is not drawn"
     raise ConfigError(message)
 
 
-def _merge(parts: list[Table]) -> Table:
+def _merge(parts: list[Table], options: Mapping[str, Any]) -> Table:
     """Joins rows that agree in all columns that both have."""
+    del options
     columns = tuple(dict.fromkeys(name for part in parts for name in part.columns))
     merged: list[dict[str, Cell]] = []
     for part in parts:
@@ -116,17 +109,17 @@ def _agree(one: Mapping[str, Cell], other: Mapping[str, Cell]) -> bool:
     return all(one[name] == other[name] for name in common)
 
 
-def _join(parts: list[Table], field: str) -> Table:
+def _join(parts: list[Table], options: Mapping[str, Any]) -> Table:
     """Joins rows by one column; other columns that several tables have are numbered."""
+    field = options["byField"]
     rows: dict[Cell, dict[str, Cell]] = {}
     columns = [field]
     for number, part in enumerate(parts, start=1):
         for name in part.columns:
             if name != field:
                 columns.append(name if name not in columns else f"{name} {number}")
-        names = [field if name == field else None for name in part.columns]
         fresh = iter(columns[-(len(part.columns) - 1) :])
-        names = [name or next(fresh) for name in names]
+        names = [field if name == field else next(fresh) for name in part.columns]
         for row in part.rows:
             new = dict(zip(names, row, strict=True))
             rows.setdefault(new[field], {}).update(new)
@@ -143,7 +136,8 @@ def _organize(part: Table, options: Mapping[str, Any]) -> Table:
     return Table(tuple(names.get(name) or name for name in kept), chosen.rows)
 
 
-def _sort(part: Table, by: Mapping[str, Any]) -> Table:
+def _sort(part: Table, options: Mapping[str, Any]) -> Table:
+    by = options["sort"][0]
     if by["field"] not in part.columns:
         return part
     where = part.columns.index(by["field"])
@@ -168,3 +162,9 @@ def _filter(part: Table, options: Mapping[str, Any]) -> Table:
             if name in names or (pattern and re.search(pattern.strip("/"), name))
         ]
     )
+
+
+_JOINING: Final = {"merge": _merge, "joinByField": _join}
+_CHANGING: Final = {"organize": _organize, "sortBy": _sort, "filterFieldsByName": _filter}
+_UNNEEDED: Final = {"labelsToFields", "seriesToRows"}
+"""Answers are rows with their labels as columns already."""

@@ -1,10 +1,14 @@
-"""Writes numbers the way Grafana does, by its unit ids: ``s``, ``percentunit``, ``bytes`` …"""
+"""Writes numbers the way Grafana does, by its unit ids, such as ``s`` or ``percentunit``."""
 
 from __future__ import annotations
 
 import math
+import time
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _SECONDS: Final = (
     (1e-6, 1e-9, " ns"),
@@ -36,12 +40,6 @@ _SCALED: Final = {
     "wps": (1000.0, (" wr/s", "K wr/s", "M wr/s")),
     "iops": (1000.0, (" io/s", "K io/s", "M io/s")),
 }
-_TO_SECONDS: Final = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "us": 1e-6, "ns": 1e-9, "m": 60.0}
-_WORDS: Final = {
-    "bool": ("False", "True"),
-    "bool_yes_no": ("No", "Yes"),
-    "bool_on_off": ("Off", "On"),
-}
 
 
 def format_value(value: float, unit: str = "none", decimals: int | None = None) -> str:
@@ -56,25 +54,12 @@ def format_value(value: float, unit: str = "none", decimals: int | None = None) 
         return "NaN"
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
-    if unit in _TO_SECONDS:
-        return _seconds(value * _TO_SECONDS[unit], decimals)
+    prefix, colon, word = unit.partition(":")
+    if colon and prefix == "suffix":
+        return f"{_number(value, decimals)} {word.strip()}"
     if unit in _SCALED:
         return _scaled(value, *_SCALED[unit], decimals)
-    if unit in {"percent", "percentunit"}:
-        return _number(value * (100 if unit == "percentunit" else 1), decimals) + "%"
-    if unit in _WORDS:
-        return _WORDS[unit][value != 0]
-    if unit.startswith("dateTime"):
-        return _date(value, unit)
-    if unit in {"dtdurations", "dthms", "clocks"}:
-        return _clock(value)
-    if unit.startswith("suffix:"):
-        return f"{_number(value, decimals)} {unit.removeprefix('suffix:').strip()}"
-    if unit == "sci":
-        return f"{value:.{2 if decimals is None else decimals}e}"
-    if unit == "locale":
-        return f"{value:,.{_decimals(value) if decimals is None else decimals}f}"
-    return _number(value, decimals)
+    return _WRITERS.get(unit, _number)(value, decimals)
 
 
 def _seconds(value: float, decimals: int | None) -> str:
@@ -94,18 +79,29 @@ def _scaled(value: float, base: float, words: tuple[str, ...], decimals: int | N
     return _number(value, decimals) + words[index]
 
 
-def _date(milliseconds: float, unit: str) -> str:
-    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    if unit == "dateTimeFromNow":
-        ago = (datetime.now(UTC) - moment).total_seconds()
-        return f"{_seconds(abs(ago), 0)} {'ago' if ago >= 0 else 'from now'}"
-    return moment.strftime("%Y-%m-%d %H:%M:%S")
+def _ago(milliseconds: float, decimals: int | None) -> str:
+    seconds = time.time() - milliseconds / 1000
+    return f"{_seconds(abs(seconds), decimals or 0)} {'ago' if seconds >= 0 else 'from now'}"
 
 
-def _clock(seconds: float) -> str:
+def _date(milliseconds: float, decimals: int | None) -> str:
+    del decimals
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _clock(seconds: float, decimals: int | None) -> str:
+    del decimals
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours:02d}:{minutes:02d}:{rest:02d}"
+
+
+def _exponent(value: float, decimals: int | None) -> str:
+    return f"{value:.{2 if decimals is None else decimals}e}"
+
+
+def _grouped(value: float, decimals: int | None) -> str:
+    return f"{value:,.{_decimals(value) if decimals is None else decimals}f}"
 
 
 def _number(value: float, decimals: int | None) -> str:
@@ -119,3 +115,39 @@ def _decimals(value: float) -> int:
     if value == 0 or value == round(value):
         return 0
     return min(10, max(0, 2 - math.floor(math.log10(abs(value)))))
+
+
+def _times(factor: float) -> Callable[[float, int | None], str]:
+    return lambda value, decimals: _seconds(factor * value, decimals)
+
+
+def _percent(factor: float) -> Callable[[float, int | None], str]:
+    return lambda value, decimals: _number(factor * value, decimals) + "%"
+
+
+def _either(no: str, yes: str) -> Callable[[float, int | None], str]:
+    return lambda value, _: yes if value else no
+
+
+_WRITERS: Final[dict[str, Callable[[float, int | None], str]]] = {
+    "s": _times(1.0),
+    "ms": _times(1e-3),
+    "µs": _times(1e-6),
+    "ns": _times(1e-9),
+    "m": _times(60.0),
+    "percent": _percent(1.0),
+    "percentunit": _percent(100.0),
+    "bool": _either("False", "True"),
+    "bool_yes_no": _either("No", "Yes"),
+    "bool_on_off": _either("Off", "On"),
+    "dateTimeAsIso": _date,
+    "dateTimeAsLocal": _date,
+    "dateTimeAsSystem": _date,
+    "dateTimeFromNow": _ago,
+    "dtdurations": _clock,
+    "dthms": _clock,
+    "clocks": _clock,
+    "sci": _exponent,
+    "locale": _grouped,
+}
+"""Writers of the units that have no prefixes; all other units are numbers alone."""

@@ -129,8 +129,10 @@ def evaluate(
     answers: list[Answer] = []
     for panel in dashboard["panels"]:
         own = panel_window(panel, window, width_px=PANEL_WIDTH_PX)
-        for target in panel.get("targets", []):
-            answers.append(_answer(dashboard, panel, target, (prometheus, choices, own)))
+        answers.extend(
+            _answer(dashboard, panel, target, (prometheus, choices, own))
+            for target in panel.get("targets", [])
+        )
     for annotation in dashboard["annotations"]["list"]:
         if annotation.get("expr"):
             target = {**annotation, "legendFormat": annotation["textFormat"]}

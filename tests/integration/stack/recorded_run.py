@@ -11,9 +11,10 @@ import random
 import time
 from typing import TYPE_CHECKING
 
+from live_stack import Recorded
+
 from fastvideo.observability.metrics.accumulators import Instruments
 from fastvideo.observability.metrics.text_format import TextRenderer
-from live_stack import Recorded
 
 if TYPE_CHECKING:
     from live_stack import LivePrometheus

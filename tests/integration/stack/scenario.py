@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from evaluate_boards import Answer, evaluate, exemplar_queries
-from fastvideo.dashboards import all_dashboards, to_json
-from fastvideo.dashboards.substitute import Window
 from live_stack import (
     RULES,
     LiveAlertmanager,
@@ -25,6 +23,9 @@ from live_stack import (
 from observed_run import ObservedRun, tiny_assets
 from recorded_run import NAME as RECORDED
 from recorded_run import RecordedRun
+
+from fastvideo.dashboards import all_dashboards, to_json
+from fastvideo.dashboards.substitute import Window
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,6 +50,7 @@ class Scenario:
         prometheus: It is still there.
         webhook: What Alertmanager sent.
         run: The run.
+        started: Unix time at which everything was started.
         began: Unix time at which each phase began.
         answers: What the dashboards' queries returned, by the phase they were asked in.
         exemplars: Exemplars of the queries that ask for them, by dashboard and panel.
@@ -59,6 +61,7 @@ class Scenario:
     prometheus: LivePrometheus
     webhook: Webhook
     run: ObservedRun
+    started: float = field(default_factory=time.time)
     began: dict[str, float] = field(default_factory=dict)
     answers: dict[str, list[Answer]] = field(default_factory=dict)
     exemplars: dict[tuple[str, str], list[dict[str, Any]]] = field(default_factory=dict)
@@ -99,9 +102,8 @@ class Scenario:
         self.began[phase] = time.time()
 
     def ask(self, phase: str, run: str = RUN) -> None:
-        """Asks every query of every dashboard about the last half minute."""
-        now = time.time()
-        window = Window(now - 30, now, self.prometheus.interval_s)
+        """Asks every query of every dashboard about the time until now."""
+        window = Window(self.started, time.time(), self.prometheus.interval_s)
         for board in all_dashboards():
             dashboard = scale_dashboard(to_json(board), FACTOR)
             given = {"run": run}
