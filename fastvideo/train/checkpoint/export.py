@@ -99,7 +99,8 @@ def export_checkpoint(request: ExportRequest) -> Path:
     base = resolve_model_path(_base_model(request, checkpoint, spec), option="--base-model")
     transformer = load_transformer(base, override_safetensor=_override(spec))
     count = _fill(transformer, checkpoint, request)
-    transformer.to(_DTYPES[request.dtype])
+    for parameter in transformer.parameters():  # buffers are not written
+        parameter.data = parameter.data.to(_DTYPES[request.dtype])
     unfinished = request.output_dir.with_name(f".tmp-{request.output_dir.name}-{os.getpid()}")
     try:
         with telling_of_files("cannot write", unfinished):

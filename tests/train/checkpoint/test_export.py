@@ -75,10 +75,14 @@ def test_stock_pipeline_runs_what_was_trained(run: Any, tmp_path: Path, *, ema: 
     loaded = pipeline.transformer.state_dict()
     assert loaded.keys() == expected.keys()
     assert all(torch.equal(loaded[name], tensor) for name, tensor in expected.items())
-    base = WanPipeline.from_pretrained(
-        resolve_model_path(MODEL), transformer=trained.eval(), vae=load_vae(target)
+    assert torch.equal(expected["proj_out.weight"], trained.proj_out.weight) is not ema
+    transformer = load_transformer(resolve_model_path(MODEL))
+    transformer.load_state_dict(expected)
+    ours = WanPipeline.from_pretrained(
+        resolve_model_path(MODEL), transformer=transformer, vae=load_vae(target)
     )
-    assert torch.equal(_video(pipeline), _video(base)) is not ema
+    # Diffusers' own loader keeps the rotary tables in another precision than ours.
+    assert torch.allclose(_video(pipeline), _video(ours), atol=1e-4)
     about = json.loads((target / EXPORT_FILE).read_text())
     assert (about["step"], about["role"], about["ema"]) == (3, "student", ema)
 
