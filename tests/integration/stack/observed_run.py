@@ -82,7 +82,6 @@ class ObservedRun:
         self.process = subprocess.Popen(
             [
                 *("bash", "examples/train/run.sh", CONFIG),
-                *("--models.*.init_from", str(assets / "model")),
                 *("--training.data.data_path", str(assets / "t2v")),
                 *("--training.checkpoint.output_dir", str(directory)),
                 *("--training.loop.max_train_steps", str(steps)),
