@@ -184,6 +184,7 @@ def test_connections_are_kept(http_receiver: Any) -> None:
         assert not made.send(BODY, 5).reason
         assert isinstance(made, HttpTransport)
         assert made._socket is not None
+        assert made._socket._inner is not None
         ports.add(made._socket._inner.getsockname()[1])
     assert len(ports) == 1
     made.close()
