@@ -152,6 +152,13 @@ VARIABLES: dict[str, EnvVar] = {
             False,
             "Refuse a device mesh that does not fit the number of processes",
         ),
+        # Inference
+        EnvVar(
+            "FASTVIDEO_STAGE_LOGGING",
+            "0/1",
+            False,
+            "Log how long every stage of an inference pipeline took, waiting for the device",
+        ),
         # Telemetry
         EnvVar("FASTVIDEO_METRICS", "0/1", True, "Serve Prometheus metrics, one endpoint per rank"),
         EnvVar(

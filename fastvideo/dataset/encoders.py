@@ -41,6 +41,8 @@ def load_transformer(
     *,
     dtype: torch.dtype = torch.float32,
     override_safetensor: str | Path | None = None,
+    component: str = "transformer",
+    sensitive_in_fp32: bool = False,
 ) -> Any:  # noqa: ANN401 - diffusers is untyped
     """Loads the ``WanTransformer3DModel`` of a model directory, on the CPU and in train mode.
 
@@ -51,6 +53,9 @@ def load_transformer(
         dtype: Type of the parameters, such as the precision of the master weights.
         override_safetensor: Take the weights from this safetensors file, or this directory of
             them, instead of ``<model_dir>/transformer``.
+        component: The folder; models with two experts have a ``transformer_2`` too.
+        sensitive_in_fp32: Keep the parameters in float32 that diffusers keeps so (norms, time
+            embedding, modulation), whatever ``dtype`` is.
 
     Returns:
         A ``diffusers.WanTransformer3DModel``.
@@ -60,7 +65,12 @@ def load_transformer(
     """
     weights = None if override_safetensor is None else Path(override_safetensor).expanduser()
     return _load_component(
-        Path(model_dir), "transformer", "WanTransformer3DModel", dtype=dtype, weights=weights
+        Path(model_dir),
+        component,
+        "WanTransformer3DModel",
+        dtype=dtype,
+        weights=weights,
+        sensitive_in_fp32=sensitive_in_fp32,
     )
 
 
@@ -259,6 +269,37 @@ class TextEncoder:
             embeddings.update(zip(indices, hidden.last_hidden_state.float(), strict=True))
         return [embeddings[index] for index in range(len(texts))]
 
+    @torch.no_grad()
+    def encode_padded(self, text: str) -> torch.Tensor:
+        """Encodes one prompt as ``diffusers.WanPipeline`` does, operation by operation.
+
+        :meth:`encode` gives the same rows up to rounding, and costs less for short prompts; this
+        is for samples that must equal those of diffusers to the bit.
+
+        Args:
+            text: A prompt, perhaps empty.
+
+        Returns:
+            [1, text_len, D] in the encoder's data type, on its device, zero after the prompt's
+            last token.
+        """
+        tokens = self._tokenizer(
+            [clean_prompt(text)],
+            padding="max_length",
+            max_length=self.text_len,
+            truncation=True,
+            return_tensors="pt",
+        )
+        mask = tokens["attention_mask"].to(self.device)
+        ids = tokens["input_ids"].to(self.device)
+        hidden = self._model(input_ids=ids, attention_mask=mask).last_hidden_state
+        return cast("torch.Tensor", hidden.masked_fill(mask[:, :, None] == 0, 0.0))
+
+    def to(self, device: torch.device | str) -> TextEncoder:
+        """Moves the encoder to a device and returns it."""
+        self._model.to(device)
+        return self
+
 
 class _SkipInit(TorchFunctionMode):
     """Leaves out ``torch.nn.init``: every parameter is overwritten from the checkpoint."""
@@ -283,6 +324,7 @@ def _load_component(
     *,
     dtype: torch.dtype,
     weights: Path | None = None,
+    sensitive_in_fp32: bool = False,
 ) -> Any:  # noqa: ANN401 - diffusers is untyped
     config = read_component_config(model_dir, component)
     given = config.get("_class_name")
@@ -295,8 +337,9 @@ def _load_component(
     model_class = getattr(import_extra("diffusers", extra="train"), class_name)
     with torch.random.fork_rng(devices=[]), _SkipInit():
         model = model_class.from_config(config)
-    for parameter in model.parameters():
-        if parameter.dtype != dtype:
+    kept = set(model_class._keep_in_fp32_modules or ()) if sensitive_in_fp32 else set()  # noqa: SLF001
+    for name, parameter in model.named_parameters():
+        if parameter.dtype != dtype and kept.isdisjoint(name.split(".")):
             # An untouched new tensor: converting would read and write the whole model once more.
             parameter.data = torch.empty_like(parameter, dtype=dtype)
     _fill(model, files)

@@ -6,8 +6,10 @@ from fastvideo.profiler.registry import RegionRegistry
 
 BUILT_IN: dict[str, str] = {
     "model_loading": "Loading models and building the method before the first step",
+    "inference_request": "One request for a video, from its text to the written file",
     "inference_text_encoding": "Encoding prompts with the text encoder",
     "inference_denoising": "The denoising loop of one request",
+    "inference_denoising_step": "One step of a denoising loop, with and without guidance",
     "inference_decoding": "Decoding latents to frames with the VAE",
     "training_train": "The whole training run, from first to last step",
     "training_train_one_step": "One optimizer step with everything that belongs to it",

@@ -27,16 +27,6 @@ if TYPE_CHECKING:
 
 logger = init_logger(__name__)
 
-# What the Wan 2.1 models are sampled with (Wan-Video/Wan2.1, Apache-2.0, in English translation):
-# guidance is trained and evaluated against this sentence, so its words are part of the model.
-WAN_NEGATIVE_PROMPT = (
-    "Bright tones, overexposed, static, blurred details, subtitles, style, works, paintings, "
-    "images, static, overall gray, worst quality, low quality, JPEG compression residue, ugly, "
-    "incomplete, extra fingers, poorly drawn hands, poorly drawn faces, deformed, disfigured, "
-    "misshapen limbs, fused fingers, still picture, messy background, three legs, many people in "
-    "the background, walking backwards"
-)
-
 _ENCODER_FOLDERS = ("tokenizer", "text_encoder")
 
 

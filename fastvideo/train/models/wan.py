@@ -25,6 +25,7 @@ from fastvideo.distributed import (
 )
 from fastvideo.errors import ConfigError, DataError, did_you_mean
 from fastvideo.logger import init_logger
+from fastvideo.pipelines.presets import WAN_NEGATIVE_PROMPT
 from fastvideo.train.models import flow
 from fastvideo.train.models.base import ModelBase
 from fastvideo.train.models.batch import TrainingBatch
@@ -32,7 +33,7 @@ from fastvideo.train.models.conditioning import text_conditioning
 from fastvideo.train.models.data import build_training_dataloader
 from fastvideo.train.models.gradient_checkpointing import apply_gradient_checkpointing
 from fastvideo.train.models.latent_size import LatentSize, size_contradictions
-from fastvideo.train.models.negative_prompt import WAN_NEGATIVE_PROMPT, negative_prompt_embedding
+from fastvideo.train.models.negative_prompt import negative_prompt_embedding
 from fastvideo.train.models.precision import (
     compute_dtype,
     master_dtype,

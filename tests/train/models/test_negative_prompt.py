@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from fastvideo.dataset.encoders import TextEncoder
-from fastvideo.train.models.negative_prompt import WAN_NEGATIVE_PROMPT, negative_prompt_embedding
+from fastvideo.pipelines.presets import WAN_NEGATIVE_PROMPT
+from fastvideo.train.models.negative_prompt import negative_prompt_embedding
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,5 @@
+"""Pipelines of model families."""
+
+from __future__ import annotations
+
+__all__: list[str] = []
