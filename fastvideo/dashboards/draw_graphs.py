@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _LEGEND_PX: Final = 18
 _TIMES_PX: Final = 20
+_CORNER_PX: Final = 30
 _TICK_STEPS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 86400)
 _FEW: Final = 2
 """So few samples make no line that could be seen."""
@@ -160,6 +161,9 @@ def _set_ticks(
 ) -> None:
     axes.set_yticks(ticks, [_trim(label) for label in labels], family=canvas.fonts)
     times = time_ticks(window.start, window.end, room=max(2, int(width // 90)))
+    # A word below the corner would lie upon the lowest of the other axis.
+    least = window.start + _CORNER_PX * (window.end - window.start) / width
+    times = [at for at in times if at >= least]
     form = (
         "%H:%M"
         if not times or ((times[-1] - times[0]) > 0 and _whole_minutes(times))
