@@ -96,7 +96,7 @@ def test_each_recording_rule_is_tested_with_values(name: str) -> None:
         check
         for case in CASES
         for check in case.get("promql_expr_test", ())
-        if check["expr"] == name or check["expr"].startswith(f"round({name},")
+        if re.fullmatch(rf"{name}(\{{.*\}})?|round\({name}, .*\)", check["expr"])
     ]
     assert any(check["exp_samples"] for check in checks)
 

@@ -128,7 +128,8 @@ def series_of_a_run() -> list[dict[str, str]]:
                 for suffix in SUFFIXES[family.kind]:
                     le = ',le="+Inf"' if suffix == "_bucket" else ""
                     series = f"{family.name}{suffix}{{{who(rank)}{labels}{le}}}"
-                    entry = {"series": series, "values": f"1+{rank + 1}x120"}
+                    values = STEADY.get(family.name, f"1+{rank + 1}x120")
+                    entry = {"series": series, "values": values}
                     if entry not in found:
                         found.append(entry)
                 if not family.labels:
@@ -153,6 +154,8 @@ VALUES = {
     "host": ("b",),
     "version": ("1",),
 }
+
+STEADY = {"fastvideo_run_active": "1x120", "fastvideo_run_world_size": "2x120"}
 
 FINDS_NOTHING = {
     "run:fastvideo_ranks_missing:last30m > 0": "no rank is missing in this run",
