@@ -142,10 +142,14 @@ def test_every_variable_of_opentelemetry_in_the_text_is_obeyed() -> None:
 
 
 def test_every_metric_in_the_text_exists() -> None:
-    """Pages and their queries name only families that are served."""
+    """Pages and their queries name only families that are served, and rules that record."""
     known = {family.name for family in FAMILIES.values()}
+    rules = (ROOT / "deploy" / "prometheus" / "rules" / "recording.yaml").read_text()
+    recorded = set(re.findall(r"record: (\S+)", rules))
     for page in PAGES:
-        for name in re.findall(r"\bfastvideo_[a-z_]+[a-z]\b", page.read_text()):
+        text = page.read_text()
+        assert set(re.findall(r"\b(?:run|rank):fastvideo_\w+:\w+", text)) <= recorded, page.name
+        for name in re.findall(r"(?<!:)\bfastvideo_[a-z_]+[a-z]\b", text):
             base = re.sub(r"_(sum|count|bucket)$", "", name)
             assert base in known or name in known or f"{name}_total" in known, (page.name, name)
 
