@@ -263,7 +263,10 @@ def _nested(tensors: dict[str, Tensor]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for name, tensor in tensors.items():
         top, _, rest = name.partition(".")
-        result.setdefault(top, {})[rest] = tensor
+        if rest:
+            result.setdefault(top, {})[rest] = tensor
+        else:
+            result[name] = tensor
     return result
 
 
