@@ -54,17 +54,21 @@ class Estimate:
         low: Where the interval begins.
         high: Where it ends.
         goal: What the figure should not exceed; None: nothing is claimed.
+        floor: How far from 1 the ratio of two equal cases was in the same run.
     """
 
     value: float
     low: float
     high: float
     goal: float | None = None
+    floor: float = 0.0
 
     @property
     def resolved(self) -> bool:
-        """Whether all of the interval lies on one side of the goal."""
-        return self.goal is not None and not self.low <= self.goal < self.high
+        """Whether the interval lies on one side of the goal, further away than equal cases do."""
+        if self.goal is None:
+            return False
+        return not self.low - self.floor <= self.goal < self.high + self.floor
 
     @property
     def verdict(self) -> str:

@@ -338,8 +338,15 @@ VARIABLES: Final[tuple[Setting, ...]] = (
     _variable(
         "LOCAL_WORLD_SIZE", "count", UNSET, "Ranks of a machine; for keeping traces in their limit"
     ),
-    _variable("HTTP_PROXY", "URL", UNSET, "Proxy on the way to a collector whose URL is http"),
-    _variable("HTTPS_PROXY", "URL", UNSET, "Proxy on the way to a collector whose URL is https"),
+    _variable(
+        "HTTP_PROXY",
+        "URL",
+        UNSET,
+        "Proxy on the way to a collector of another machine whose URL is http; all four also in "
+        "small letters",
+    ),
+    _variable("HTTPS_PROXY", "URL", UNSET, "Likewise where the URL is https"),
+    _variable("GRPC_PROXY", "URL", UNSET, "Likewise for gRPC, before those two"),
     _variable("NO_PROXY", "list of hosts", UNSET, "Hosts that are asked without a proxy"),
     _without_key(_own("FASTVIDEO_LOG_LEVEL", PROCESS, "FASTVIDEO_LOG_LEVEL")),
     _without_key(_own("FASTVIDEO_LOG_FORMAT", PROCESS, "FASTVIDEO_LOG_FORMAT")),
