@@ -7,6 +7,7 @@ every rank; a trainer that was started without the launcher asks for itself.
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fastvideo import envs
@@ -52,7 +53,7 @@ def check_run(cfg: RunConfig, *, dry_run: bool) -> None:
             f"Set --{key} N"
         )
         raise ConfigError(message)
-    _check_validation(cfg.callbacks.get(VALIDATION))
+    _check_validation(cfg.callbacks.get(VALIDATION), cfg.training.checkpoint.output_dir)
 
 
 def check_environment() -> None:
@@ -95,28 +96,27 @@ def reject_unavailable(training: TrainingConfig) -> None:
         raise ConfigError(message)
 
 
-def reject_validation(every_steps: int) -> None:
-    """Refuses sampling during training, which this version does not do.
-
-    Args:
-        every_steps: Value of ``callbacks.validation.every_steps``.
-
-    Raises:
-        ConfigError: It is more than 0.
-    """
-    if every_steps > 0:
-        message = (
-            f"callbacks.validation.every_steps is {every_steps}, but validation sampling is not "
-            "available in this version; switch it off with --callbacks.validation.every_steps 0"
-        )
-        raise ConfigError(message)
-
-
-def _check_validation(settings: Mapping[str, Any] | None) -> None:
+def _check_validation(settings: Mapping[str, Any] | None, output_dir: str) -> None:
+    """Looks for the prompts to validate with, and for a place to write videos to."""
     if settings is None or settings.get(_TARGET) is not None:
         return
     every = settings.get("every_steps", _VALIDATION_EVERY)
-    reject_validation(as_int(every, where="callbacks.validation.every_steps"))
+    if as_int(every, where="callbacks.validation.every_steps") <= 0:
+        return
+    file = settings.get("dataset_file")
+    if isinstance(file, str) and not Path(file).expanduser().is_file():
+        message = (
+            f"callbacks.validation.dataset_file: there is no file {file}. Name another one, or set "
+            "--callbacks.validation.every_steps 0"
+        )
+        raise ConfigError(message)
+    if not (settings.get("output_dir") or output_dir):
+        message = (
+            "callbacks.validation has no place for its videos. Set --callbacks.validation."
+            "output_dir DIR or --training.checkpoint.output_dir DIR, or "
+            "--callbacks.validation.every_steps 0"
+        )
+        raise ConfigError(message)
 
 
 def _check_checkpoints(checkpoint: CheckpointConfig) -> None:

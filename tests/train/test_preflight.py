@@ -41,16 +41,23 @@ def test_a_run_without_steps_is_refused_by_key() -> None:
     preflight.check_run(cfg, dry_run=True)
 
 
-@pytest.mark.parametrize("settings", [{}, {"every_steps": 50}, {"every_steps": "50"}])
-def test_validation_is_refused_before_the_start(settings: dict[str, object]) -> None:
-    """So is one that is on because the key is missing; custom callbacks decide for themselves."""
+def test_validation_needs_prompts_and_a_place_for_videos(tmp_path: Path) -> None:
+    """Both are looked for by key; custom callbacks decide for themselves."""
     cfg = _run_config()
-    cfg.callbacks["validation"] = dict(settings)
-    with pytest.raises(ConfigError, match=r"--callbacks\.validation\.every_steps 0"):
+    cfg.callbacks["validation"] = {"dataset_file": str(tmp_path / "none.json")}
+    with pytest.raises(
+        ConfigError, match=r"validation\.dataset_file: there is no file .*none\.json"
+    ):
         preflight.check_run(cfg, dry_run=False)
     cfg.callbacks["validation"]["_target_"] = "mine.Validation"
     preflight.check_run(cfg, dry_run=False)
-    cfg.callbacks["validation"] = {"every_steps": 0}
+    cfg.callbacks["validation"] = {"every_steps": 0, "dataset_file": str(tmp_path / "none.json")}
+    preflight.check_run(cfg, dry_run=False)
+    (tmp_path / "prompts.json").touch()
+    cfg.callbacks["validation"] = {"dataset_file": str(tmp_path / "prompts.json")}
+    with pytest.raises(ConfigError, match=r"Set --callbacks\.validation\.output_dir DIR"):
+        preflight.check_run(cfg, dry_run=False)
+    cfg.training.checkpoint.output_dir = str(tmp_path)
     preflight.check_run(cfg, dry_run=False)
 
 

@@ -1,29 +1,64 @@
-"""Sampling videos during training: settings are checked, sampling itself is not offered yet."""
+"""Sampling videos of fixed prompts while a run goes on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, nullcontext
+from operator import itemgetter
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from fastvideo.errors import nearest
+import torch
+
+from fastvideo.dataset.validation_file import read_validation_file, share_of_group
+from fastvideo.distributed import forget_forwards, get_world_group, get_world_rank
+from fastvideo.errors import ConfigError, did_you_mean, nearest
 from fastvideo.logger import init_logger
+from fastvideo.pipelines.pipeline_config import PipelineConfig
+from fastvideo.pipelines.typed_fields import field_names
+from fastvideo.pipelines.video_file import VideoWriteError, to_frames, write_mp4
+from fastvideo.pipelines.video_metrics import METRICS
+from fastvideo.profiler import profiler_region
 from fastvideo.train.callbacks.callback import Callback
+from fastvideo.train.callbacks.ema import EMACallback
+from fastvideo.train.callbacks.validation_sampler import (
+    Prompt,
+    SampleSettings,
+    ValidationSampler,
+    pipeline_class,
+    sample_settings,
+)
+from fastvideo.train.checkpoint.rng import random_state, restore_random_state
 from fastvideo.train.options import as_bool, as_float, as_int, as_text, reject_value
-from fastvideo.train.preflight import reject_validation
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    from torch import Tensor, nn
+
+    from fastvideo.train.config import TrainingConfig
     from fastvideo.train.methods.base import TrainingMethod
 
 logger = init_logger(__name__)
 
-_WHERE = "callbacks.validation"
+_WHERE: Final = "callbacks.validation"
+_WITHOUT_EFFECT: Final[dict[str, object]] = {
+    "attn_qat_infer": False,
+    "keyboard_value_scale": 1.0,
+    "offload_training_state": False,
+    "overlay_actions": False,
+}
 
 
 class ValidationCallback(Callback):
-    """Would sample videos of the validation prompts every ``every_steps`` steps.
+    """Samples videos of the validation prompts every ``every_steps`` steps.
 
-    This version checks the settings and refuses to start a run that asks for samples; with
-    ``every_steps`` of 0 or less it does nothing. Numbers may be given as text.
+    The student samples with its present weights, or with their moving average where the ``ema``
+    callback has started one. The prompts are shared among the ranks. Every prompt has seeds of its
+    own, the same each time and for any number of ranks: ``training.data.seed`` plus its position
+    in the file. Numbers may be given as text.
 
     Args:
         pipeline_target: Dotted path of the pipeline class.
@@ -42,7 +77,8 @@ class ValidationCallback(Callback):
         offload_training_state: Move training state off the device while sampling.
         unload_pipeline_after_validation: Build the pipeline anew each time.
         attn_qat_infer: Use quantised attention.
-        metrics: Video metrics to compute, by name.
+        metrics: Names of what is measured of every video, see
+            :mod:`fastvideo.pipelines.video_metrics`; None measures everything.
         **pipeline_kwargs: Passed to the pipeline.
 
     Raises:
@@ -97,22 +133,245 @@ class ValidationCallback(Callback):
             "unload_pipeline_after_validation", unload_pipeline_after_validation
         )
         self.attn_qat_infer = _flag("attn_qat_infer", attn_qat_infer)
-        self.metrics = _names_or_mapping("metrics", metrics)
+        self.metrics = _metric_names(metrics)
         self.pipeline_kwargs = dict(pipeline_kwargs)
         _warn_similar(pipeline_kwargs, [name for name in vars(self) if name != "pipeline_kwargs"])
+        _warn_without_effect(vars(self))
+        self._sampler: ValidationSampler | None = None
+        self._prompts: list[tuple[Prompt, bool]] | None = None
 
     def on_train_start(self, method: TrainingMethod, iteration: int = 0) -> None:
-        """Refuses a run that asks for validation samples.
+        """Reads the prompts, so that a mistake in their file ends the run before its first step.
 
         Args:
             method: The training method.
             iteration: The step the run starts from.
 
         Raises:
-            ConfigError: ``every_steps`` is more than 0.
+            ConfigError: There is no place for the videos, or the pipeline is none.
+            DataError: A record of the validation file has no caption.
+            FileNotFoundError: There is no such file.
         """
-        del method, iteration
-        reject_validation(self.every_steps)
+        del iteration
+        if self.every_steps <= 0:
+            return
+        pipeline_class(self.pipeline_target)
+        self._prompts = self._share_of_prompts(method.training_config.data.seed)
+        if not (self.output_dir or method.training_config.checkpoint.output_dir):
+            reject_value(f"{_WHERE}.output_dir", "a folder, as training.checkpoint has none", "")
+
+    def on_validation_begin(self, method: TrainingMethod, iteration: int = 0) -> None:
+        """Samples and measures the validation videos, if it is time to.
+
+        The random state of training, the weights and the mode of the student are the same
+        afterwards, to the bit.
+
+        Args:
+            method: The training method.
+            iteration: The step that has just ended; 0 before the first one.
+
+        Raises:
+            ConfigError: A setting cannot be used with this model.
+            DataError: The validation file is missing a caption, or the model a part.
+        """
+        if not self.is_due(iteration):
+            return
+        with profiler_region("training_validation", step=iteration), _unchanged(method):
+            self._validate(method, iteration)
+
+    def is_due(self, iteration: int) -> bool:
+        """Tells whether the step is one that is validated.
+
+        Args:
+            iteration: The step; 0 before the first one.
+        """
+        if self.every_steps <= 0:
+            return False
+        return self.run_at_start if iteration == 0 else iteration % self.every_steps == 0
+
+    def _validate(self, method: TrainingMethod, iteration: int) -> None:
+        training = method.training_config
+        if self._prompts is None:
+            self._prompts = self._share_of_prompts(training.data.seed)
+        settings = sample_settings(
+            training.data,
+            _model_path(method),
+            guidance_scale=self.guidance_scale,
+            num_frames=self.num_frames,
+        )
+        sampler = self._sampler_of(method)
+        sampler.encode([prompt.text for prompt, _ in self._prompts], settings)
+        with self._averaged(method.student.transformer):
+            for steps in self.sampling_steps:
+                self._sample(method, sampler, iteration, (steps, settings))
+        if self.unload_pipeline_after_validation:
+            self._sampler = None
+
+    def _sample(
+        self,
+        method: TrainingMethod,
+        sampler: ValidationSampler,
+        iteration: int,
+        how: tuple[int, SampleSettings],
+    ) -> None:
+        """Samples with one number of steps, and lets rank 0 log what all ranks made."""
+        steps, settings = how
+        start = perf_counter()
+        rank = get_world_rank()
+        folder = self._directory(method.training_config)
+        prompts = cast("list[tuple[Prompt, bool]]", self._prompts)
+        is_own = {prompt.index: own for prompt, own in prompts}
+        made: list[dict[str, Any]] = []
+        for prompt, position, video in sampler.sample([one for one, _ in prompts], steps, settings):
+            if not is_own[prompt.index]:
+                continue  # repeated so that all ranks make as many: sharded weights need them all
+            number = len(made)
+            name = (
+                f"validation_step_{iteration}_inference_steps_{steps}"
+                f"_rank_{rank}_video_{number}.mp4"
+            )
+            made.append(
+                {
+                    "path": _written(folder / name, video, settings.fps),
+                    "caption": prompt.text,
+                    "order": (prompt.index, position),
+                    "metrics": {key: float(METRICS[key](video[None])) for key in self.metrics},
+                }
+            )
+        gathered = get_world_group().all_gather_object(made)
+        seconds = perf_counter() - start
+        if rank == 0:
+            every = sorted((one for part in gathered for one in part), key=itemgetter("order"))
+            self._log(method, iteration, steps, (every, seconds, settings.fps))
+
+    def _log(
+        self,
+        method: TrainingMethod,
+        iteration: int,
+        steps: int,
+        result: tuple[list[dict[str, Any]], float, int],
+    ) -> None:
+        made, seconds, fps = result
+        prefix = f"validation/{steps}_steps"
+        written = [one for one in made if one["path"] is not None]
+        scalars: dict[str, float] = {
+            f"{prefix}_video_count": len(written),
+            f"{prefix}_duration_sec": seconds,
+        }
+        for name in self.metrics:
+            values = [one["metrics"][name] for one in made]
+            scalars[f"{prefix}_{name}"] = sum(values) / len(values)
+        logger.info(
+            "validation after step %d: %d videos of %d steps in %.1f s",
+            iteration,
+            len(written),
+            steps,
+            seconds,
+        )
+        tracker = getattr(method, "tracker", None)
+        if tracker is None:
+            return
+        tracker.log(scalars, iteration)
+        videos = [
+            tracker.video(one["path"], caption=one["caption"], fps=fps, format="mp4")
+            for one in written
+        ]
+        if any(video is not None for video in videos):
+            tracker.log_artifacts({f"validation_videos_{steps}_steps": videos}, iteration)
+
+    def _share_of_prompts(self, seed: int) -> list[tuple[Prompt, bool]]:
+        """Returns the prompts of this rank, and whether each is sampled for its own sake."""
+        records = read_validation_file(self.dataset_file)
+        world = get_world_group()
+        count = self.num_videos_per_prompt
+        share = share_of_group(
+            range(len(records)), num_groups=world.world_size, group=world.rank_in_group
+        )
+        first = len(share) * world.rank_in_group
+        return [
+            (
+                Prompt(
+                    index,
+                    records[index]["prompt"],
+                    tuple(seed + index * count + video for video in range(count)),
+                ),
+                first + at < len(records),
+            )
+            for at, index in enumerate(share)
+        ]
+
+    def _sampler_of(self, method: TrainingMethod) -> ValidationSampler:
+        """Returns the sampler with the student's transformer, made the first time."""
+        transformer = method.student.transformer
+        if self._sampler is None or self._sampler.transformer is not transformer:
+            training = method.training_config
+            self._sampler = ValidationSampler(
+                self.pipeline_target,
+                _model_path(method),
+                transformer,
+                compute_dtype=getattr(method.student, "compute_dtype", None),
+                options=self._pipeline_options(training),
+            )
+        return self._sampler
+
+    def _pipeline_options(self, training: TrainingConfig) -> dict[str, Any]:
+        options: dict[str, Any] = {}
+        section = training.pipeline_config
+        if section is not None:
+            known = field_names(PipelineConfig)
+            options = {key: value for key, value in section.options.items() if key in known}
+            if section.flow_shift is not None:
+                options["flow_shift"] = section.flow_shift
+        options |= self.pipeline_kwargs
+        if self.sampling_timesteps is not None:
+            options["dmd_denoising_steps"] = self.sampling_timesteps
+        return options
+
+    def _averaged(self, transformer: nn.Module) -> AbstractContextManager[object]:
+        """Returns the context in which the student has its averaged weights, if it has any."""
+        found = self._callback_dict.get("ema") if self._callback_dict is not None else None
+        return found.ema_context(transformer) if isinstance(found, EMACallback) else nullcontext()
+
+    def _directory(self, training: TrainingConfig) -> Path:
+        return Path(self.output_dir or training.checkpoint.output_dir)
+
+
+def _model_path(method: TrainingMethod) -> str:
+    """Returns where VAE, text encoder and scheduler are: as the student's own parts are found."""
+    return method.training_config.model_path or str(getattr(method.student, "model_dir", ""))
+
+
+@contextmanager
+def _unchanged(method: TrainingMethod) -> Iterator[None]:
+    """Restores the random state, and the mode of the student, after the body."""
+    transformer = method.student.transformer
+    generator = getattr(method, "cuda_generator", None)
+    state = random_state(generator)
+    was_training = transformer.training
+    transformer.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        transformer.train(was_training)
+        forget_forwards(transformer)
+        restore_random_state(state, generator)
+
+
+def _written(path: Path, video_CTHW: Tensor, fps: int) -> str | None:
+    """Writes a video; one that cannot be written is logged and left out."""
+    try:
+        return str(write_mp4(path, to_frames(video_CTHW), fps=fps))
+    except VideoWriteError as error:
+        logger.warning("validation: %s; training goes on without this video", error)
+        return None
+
+
+def _warn_without_effect(settings: Mapping[str, object]) -> None:
+    """Says which settings change nothing here; they are for other kinds of models."""
+    idle = [name for name in _WITHOUT_EFFECT if settings[name] != _WITHOUT_EFFECT[name]]
+    if idle:
+        logger.warning("%s: %s changes nothing in text-to-video", _WHERE, ", ".join(idle))
 
 
 def _warn_similar(pipeline_kwargs: Mapping[str, object], known: list[str]) -> None:
@@ -165,13 +424,22 @@ def _positive_ints(key: str, value: object) -> list[int]:
     return [_positive_int(key, part) for part in parts]
 
 
-def _names_or_mapping(key: str, value: object) -> list[str] | dict[str, Any]:
+def _metric_names(value: object) -> list[str]:
+    """Reads one name, a list of them, or a mapping of names to whether they are wanted."""
     if value is None:
-        return []
+        return list(METRICS)
     if isinstance(value, Mapping):
-        return dict(value)
+        value = [name for name, wanted in value.items() if wanted not in {False, None}]
     if isinstance(value, str):
-        return [_text(key, value)]
+        value = [value]
     if not isinstance(value, (list, tuple)):
-        reject_value(f"{_WHERE}.{key}", "a list of names or a mapping", value)
-    return [_text(key, item) for item in value]
+        reject_value(f"{_WHERE}.metrics", "a list of names or a mapping", value)
+    names = [_text("metrics", item) for item in value]
+    for name in names:
+        if name not in METRICS:
+            message = (
+                f"{_WHERE}.metrics: there is no metric {name!r}; known are {', '.join(METRICS)}."
+                f"{did_you_mean(name, METRICS)}"
+            )
+            raise ConfigError(message)
+    return names
