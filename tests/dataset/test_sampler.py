@@ -161,6 +161,22 @@ def test_position_beyond_a_smaller_data_set_ends_the_epoch() -> None:
     assert sampler.epoch == 1
 
 
+def test_resuming_in_an_epoch_lasts_until_its_end() -> None:
+    """Iterators start at the place, also a second one; the next epoch starts at its beginning."""
+    whole = list(DP_SP_BatchSampler(1, 5, 1, 1, 0))
+    sampler = DP_SP_BatchSampler(1, 5, 1, 1, 0)
+    sampler.resume_at(0, 3)
+    assert list(iter(sampler)) == whole[3:]
+    assert [batch.position for batch in sampler] == [0, 1, 2, 3, 4]
+    sampler.resume_at(0, 5)
+    next(iter(sampler), None)
+    assert sampler.epoch == 1
+    sampler.resume_at(2, 4)
+    assert [next(iter(sampler)).position for _ in range(2)] == [4, 4]
+    sampler.set_epoch(2)
+    assert next(iter(sampler)).position == 0
+
+
 def test_following_batch() -> None:
     """The batch after each one is known in advance, over the end of the epoch too."""
     sampler = _sampler()

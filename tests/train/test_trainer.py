@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 import torch
@@ -739,3 +740,79 @@ def test_zero_accumulation_rounds_are_refused(config: TrainingConfig) -> None:
     config.loop.gradient_accumulation_steps = 0
     with pytest.raises(ConfigError, match=r"training\.loop\.gradient_accumulation_steps"):
         run(config, ToyMethod(), 1)
+
+
+class StopAfter:
+    """Asks for the end after a step."""
+
+    def __init__(self, step: int, log: list[tuple[Any, ...]]) -> None:
+        self.step = step
+        self.begun = 0
+        self.log = log
+
+    @contextmanager
+    def awaited(self) -> Iterator[None]:
+        self.log.append(("awaited",))
+        yield
+        self.log.append(("over",))
+
+    def begin_step(self) -> None:
+        self.begun += 1
+
+    def agreed(self) -> bool:
+        return self.begun == self.step
+
+    def leave(self, step: int) -> None:
+        self.log.append(("leave", step))
+        raise SystemExit(143)
+
+
+def test_a_run_that_is_told_to_stop_is_saved_first(config: TrainingConfig) -> None:
+    """After the step in hand; nothing else of the run's end happens."""
+    method = ToyMethod()
+    manager = RecordingManager(method.calls, resumed=None)
+    stop = StopAfter(2, method.calls)
+    with pytest.raises(SystemExit):
+        run(config, method, 9, checkpoint_manager=manager, stop_request=stop)
+    assert [c for c in method.calls if c[0] in {"step", "maybe_save", "save_final", "leave"}] == [
+        ("step", 1),
+        ("maybe_save", 1),
+        ("step", 2),
+        ("maybe_save", 2),
+        ("save_final", 2),
+        ("leave", 2),
+    ]
+    assert ("close",) not in method.calls
+    assert [line["step"] for line in lines(config)] == [1, 2]
+
+
+def test_the_request_is_awaited_until_the_last_save(config: TrainingConfig) -> None:
+    """So a signal during it does not cut it off."""
+    method = ToyMethod()
+    manager = RecordingManager(method.calls, resumed=None)
+    stop = StopAfter(9, method.calls)
+    run(config, method, 1, checkpoint_manager=manager, stop_request=stop)
+    names = [call[0] for call in method.calls]
+    assert names.index("awaited") < names.index("step")
+    assert names.index("over") > names.index("save_final")
+
+
+def test_an_error_lets_a_save_end(config: TrainingConfig) -> None:
+    """What a thread is writing is not lost; a signal does not wait for it."""
+    method = ToyMethod()
+    manager = RecordingManager(method.calls, resumed=None)
+    with pytest.raises(ZeroDivisionError):
+        run(config, _failing(method, ZeroDivisionError()), 1, checkpoint_manager=manager)
+    assert method.calls[-1] == ("close",)
+    method.calls.clear()
+    with pytest.raises(SystemExit):
+        run(config, _failing(method, SystemExit(143)), 1, checkpoint_manager=manager)
+    assert ("close",) not in method.calls
+
+
+def _failing(method: ToyMethod, error: BaseException) -> ToyMethod:
+    def fail(*args: Any, **kwargs: Any) -> NoReturn:
+        raise error
+
+    method.single_train_step = fail
+    return method

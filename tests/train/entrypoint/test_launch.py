@@ -14,8 +14,9 @@ import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from fastvideo.errors import FastVideoError
+from fastvideo.train.config import CheckpointConfig
 from fastvideo.train.entrypoint.arguments import TrainArguments
-from fastvideo.train.entrypoint.launch import check_launch, describe_failures
+from fastvideo.train.entrypoint.launch import check_launch, describe_failures, grace_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -157,4 +158,32 @@ def test_signals_end_the_launcher_without_a_traceback(
             os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 128 + number
     assert "writing what is pending" in output
+    assert "Traceback" not in output
+
+
+def test_ranks_have_the_time_to_save() -> None:
+    """Torchrun kills them after half a minute otherwise."""
+    checkpoint = CheckpointConfig()
+    assert grace_s(checkpoint) == 30
+    checkpoint.training_state_checkpointing_steps = 100
+    checkpoint.sigterm_timeout_s = 600
+    assert grace_s(checkpoint) == 630
+    checkpoint.save_on_sigterm = False
+    assert grace_s(checkpoint) == 30
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_preempted_saves_and_the_status_tells(run_file: Path) -> None:
+    """Though the signal came to the rank alone, as some schedulers send it."""
+    out = run_file.parent / "out"
+    options = (
+        "--method.sigterm_at=2",
+        "--training.checkpoint.training_state_checkpointing_steps=100",
+        f"--training.checkpoint.output_dir={out}",
+    )
+    process = _start(run_file, "--training.loop.max_train_steps=1000000", *options)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert (out / "checkpoint-3" / "dcp" / ".metadata").is_file(), output
+    assert "stopping after step 3, as SIGTERM asked" in output
     assert "Traceback" not in output

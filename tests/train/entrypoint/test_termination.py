@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from fastvideo.train.entrypoint.termination import Terminated, terminate_by_exception
+from fastvideo.train.entrypoint.termination import Terminated, Termination, terminate_by_exception
 
 CHILD = """
 import os, signal, sys, time
@@ -102,3 +102,76 @@ def test_exception_carries_status_and_signal() -> None:
     stop = Terminated(signal.SIGTERM)
     assert isinstance(stop, SystemExit)
     assert (stop.code, stop.status, stop.signal) == (143, 143, signal.SIGTERM)
+
+
+DEFERRED = """
+import os, signal, sys, time
+from fastvideo.train.entrypoint.termination import terminate_by_exception
+
+with terminate_by_exception() as termination:
+    try:
+        with termination.deferred({timeout}):
+            print("ready", flush=True)
+            end = time.monotonic() + 60
+            while time.monotonic() < end and not ({until}):
+                time.sleep(0.01)
+            print("saved", flush=True)
+            if termination.requested:
+                termination.finish()
+        print("complete", flush=True)
+    finally:
+        print("flushed", flush=True)
+"""
+
+
+def _deferred(*, timeout: float = 60.0, until: str = "termination.requested") -> tuple[str, int]:
+    """Sends one SIGTERM to a process that puts it off; returns what it said, and its status."""
+    program = DEFERRED.format(timeout=timeout, until=until)
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    child.send_signal(signal.SIGTERM)
+    output, _ = child.communicate(timeout=60)
+    return output, child.returncode
+
+
+def test_sigterm_can_be_put_off_until_the_step_is_saved() -> None:
+    """Then it ends the process as it would have done."""
+    assert _deferred() == ("saved\nflushed\n", 143)
+
+
+def test_putting_off_has_an_end() -> None:
+    """The process ends without having saved, and still writes what is pending."""
+    assert _deferred(timeout=0.2, until="False") == ("flushed\n", 143)
+
+
+def test_a_signal_that_comes_twice_at_once_is_one() -> None:
+    """A cluster's scheduler and the launcher both send it."""
+    again = "termination.requested and os.kill(os.getpid(), signal.SIGTERM) is None"
+    assert _deferred(until=again) == ("saved\nflushed\n", 143)
+
+
+def test_a_later_second_signal_ends_at_once() -> None:
+    """Nothing is saved or written then."""
+    body = (
+        "termination.requested and (setattr(termination, '_first_at', time.monotonic() - 9) "
+        "or os.kill(os.getpid(), signal.SIGTERM))"
+    )
+    assert _deferred(until=body) == ("", 143)
+
+
+def test_what_ends_the_process_is_known_beforehand() -> None:
+    """Connections to other ranks are closed only for a signal that does."""
+    termination = Termination()
+    assert termination.is_final(signal.SIGTERM)
+    with termination.deferred(60.0):
+        assert not termination.is_final(signal.SIGTERM)
+        assert termination.is_final(signal.SIGINT)
+        termination.on_signal(signal.SIGTERM)
+        assert termination.requested
+        assert not termination.is_final(signal.SIGTERM)
+        termination._first_at = 0.0
+        assert termination.is_final(signal.SIGTERM)
+    with pytest.raises(Terminated) as caught:
+        termination.finish()
+    assert caught.value.status == 143

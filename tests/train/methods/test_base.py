@@ -190,3 +190,16 @@ def test_resuming_gives_every_optimizer_a_zero_state(toys: ModuleType) -> None:
         candidate.backward(losses, outputs)
         candidate.optimizers_schedulers_step(1)
     assert torch.equal(method.student.transformer.weight, plain.student.transformer.weight)
+
+
+def test_seeding_knows_the_kinds_of_adam_and_leaves_others_alone(toys: ModuleType) -> None:
+    """A state of Adam's would mean nothing to SGD; amsgrad keeps one tensor more."""
+    method = OneOptimizer(cfg=toys.run_config(), role_models=_roles(toys))
+    parameters = list(method.student.transformer.parameters())
+    sgd = torch.optim.SGD(parameters, lr=0.1)
+    ams = torch.optim.AdamW(parameters, lr=0.1, amsgrad=True)
+    method._optimizer_dict = {"student": sgd, "critic": ams}
+    method.seed_optimizer_state_for_resume()
+    assert not sgd.state
+    keys = {"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
+    assert [set(state) for state in ams.state.values()] == [keys] * len(parameters)
