@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -15,9 +15,11 @@ from fastvideo.errors import DataError, import_extra
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torch.utils.data import Dataset
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     from fastvideo.dataset.file_list import DataPath
+    from fastvideo.dataset.sampler import DP_SP_BatchSampler
 
 T = TypeVar("T")
 
@@ -75,7 +77,7 @@ def build_parquet_dataloader(  # noqa: PLR0913 - all keyword-only but two
             ``ValueError``).
         FileNotFoundError: There are no files.
     """
-    stateful = import_extra("torchdata.stateful_dataloader", extra="train")
+    import_extra("torchdata.stateful_dataloader", extra="train")
     dataset = LatentsParquetMapStyleDataset(
         path,
         batch_size,
@@ -91,12 +93,39 @@ def build_parquet_dataloader(  # noqa: PLR0913 - all keyword-only but two
         read_ahead=num_data_workers == 0,
     )
     check_columns(dataset, required_columns)
+    return stateful_loader(
+        dataset,
+        dataset.sampler,
+        num_data_workers=num_data_workers,
+        seed=seed,
+        pin_memory=pin_memory,
+    )
+
+
+def stateful_loader(
+    dataset: Dataset[Any],
+    sampler: DP_SP_BatchSampler,
+    *,
+    num_data_workers: int = 0,
+    seed: int = 0,
+    pin_memory: bool | None = None,
+) -> StatefulDataLoader:
+    """Puts torchdata's stateful loader in front of a data set that is asked for whole batches.
+
+    Args:
+        dataset: Its ``__getitems__`` returns a batch.
+        sampler: Which rows make which batch.
+        num_data_workers: Worker processes.
+        seed: Seed of the loader's own random numbers.
+        pin_memory: Hand out tensors in pinned memory; where CUDA is available when None.
+    """
+    stateful = import_extra("torchdata.stateful_dataloader", extra="train")
     with warnings.catch_warnings():
         # torchdata 0.11 still makes a call that torch 2.13 deprecates; nobody here can act on it.
         warnings.filterwarnings("ignore", message="'set_vital' is deprecated")
         loader: StatefulDataLoader = stateful.StatefulDataLoader(
             dataset,
-            batch_sampler=dataset.sampler,
+            batch_sampler=sampler,
             collate_fn=_identity,
             num_workers=num_data_workers,
             pin_memory=torch.cuda.is_available() if pin_memory is None else pin_memory,
