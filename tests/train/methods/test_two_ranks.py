@@ -49,7 +49,7 @@ def on_two_ranks(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 @pytest.fixture(scope="module")
 def alone(tiny_runs: ModuleType, data: Path) -> dict[str, Any]:
     """The same steps in this process, which plays the ranks one after the other."""
-    return {name: tiny_runs.train_alone(name, data) for name in tiny_runs.METHODS}
+    return {name: tiny_runs.train_alone(name, data) for name in tiny_runs.COMPARED}
 
 
 @pytest.mark.parametrize("mesh", MESHES)

@@ -38,6 +38,8 @@ from fastvideo.distributed import (
 from fastvideo.train.config import TrainingConfig
 from fastvideo.train.methods.distribution_matching.dmd2 import DMD2Method
 from fastvideo.train.methods.fine_tuning.finetune import FineTuneMethod
+from fastvideo.train.methods.knowledge_distillation.kd import KDMethod
+from fastvideo.train.methods.rl.diffusion_nft import DiffusionNFTMethod
 from fastvideo.train.models.gradient_checkpointing import apply_gradient_checkpointing
 from fastvideo.train.models.wan import TEXT_LEN, WanModel
 
@@ -115,7 +117,48 @@ def dmd2(config: TrainingConfig) -> DMD2Method:
     return DMD2Method(cfg=SimpleNamespace(training=config, method=section), role_models=roles)
 
 
-METHODS = {"finetune": finetune, "dmd2": dmd2}
+def kd(config: TrainingConfig) -> KDMethod:
+    """Knowledge distillation on the tiny model, with the teacher's trajectories beside the data."""
+    roles = {
+        role: WanModel(training_config=config, init_from=MODEL, trainable=role == "student")
+        for role in ("student", "teacher")
+    }
+    section = {
+        "t_list": [999, 750, 500, 0],
+        "teacher_path_cache": f"{config.data.data_path}_trajectories",
+        "teacher_inference_steps": 6,
+        "teacher_guidance_scale": 3.0,
+    }
+    return KDMethod(cfg=SimpleNamespace(training=config, method=section), role_models=roles)
+
+
+def nft(config: TrainingConfig) -> DiffusionNFTMethod:
+    """DiffusionNFT on the tiny model, for sharp videos that move smoothly."""
+    roles = {
+        role: WanModel(training_config=config, init_from=MODEL, trainable=role == "student")
+        for role in ("student", "old", "reference")
+    }
+    rewards = "fastvideo.train.methods.rl.rewards"
+    section = {
+        "sampling_steps": 3,
+        "samples_per_prompt": 2,
+        "timestep_fraction": 0.7,
+        "num_inner_epochs": 2,
+        "kl_beta": 0.01,
+        "old_decay_rate": 0.1,
+        "ema_decay": 0.5,
+        "rewards": {
+            "sharpness": {"_target_": f"{rewards}.SharpnessReward"},
+            "smoothness": {"_target_": f"{rewards}.MotionSmoothnessReward", "weight": 0.5},
+        },
+    }
+    cfg = SimpleNamespace(training=config, method=section)
+    return DiffusionNFTMethod(cfg=cfg, role_models=roles)
+
+
+METHODS = {"finetune": finetune, "dmd2": dmd2, "kd": kd, "nft": nft}
+COMPARED = ("finetune", "dmd2")
+"""Methods whose steps are those of the trainer on batches of the data set."""
 
 
 def _endless(loader: Any) -> Iterator[Any]:
@@ -244,7 +287,7 @@ def main(data: str, out: str) -> None:
     """Does all runs of this file on this rank."""
     maybe_init_distributed_environment_and_model_parallel(1, 1)
     results: dict[str, Any] = {"frozen": frozen_role(data)}
-    for name in METHODS:
+    for name in COMPARED:
         for mesh in MESHES:
             results[f"{name} {mesh}"] = train_as_a_rank(name, data, mesh)
     for mesh in MESHES:

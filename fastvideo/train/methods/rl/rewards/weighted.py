@@ -1,0 +1,112 @@
+"""Several rewards as one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, final
+
+import torch
+
+from fastvideo.errors import ConfigError
+from fastvideo.train.instantiate import TARGET, instantiate
+from fastvideo.train.options import as_mapping, require_non_negative_float
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
+
+    from fastvideo.train.methods.rl.rewards.reward import Reward
+
+AVERAGE: Final = "avg"
+"""Name of the weighted mean of all rewards, which is what is learned from."""
+
+_WEIGHT: Final = "weight"
+
+
+@final
+class WeightedRewards:
+    """Scores with several rewards, and with their weighted mean.
+
+    Args:
+        rewards: The rewards by name.
+        weights: Their weights by name, at least 0 and not all 0.
+    """
+
+    def __init__(self, rewards: Mapping[str, Reward], weights: Mapping[str, float]) -> None:
+        self.rewards = dict(rewards)
+        self.weights = dict(weights)
+
+    @classmethod
+    def from_mapping(cls, section: object, *, where: str = "method.rewards") -> WeightedRewards:
+        """Builds the rewards of a run.
+
+        Args:
+            section: Name → ``_target_``, ``weight`` (1) and the arguments of the target.
+            where: YAML path of the section, for messages.
+
+        Raises:
+            ConfigError: There is no reward, one has no ``_target_`` or no ``score``, a name is
+                taken, or the weights are all 0.
+        """
+        given = {} if section is None else as_mapping(section, where=where)
+        rewards: dict[str, Reward] = {}
+        weights: dict[str, float] = {}
+        for name, value in given.items():
+            path = f"{where}.{name}"
+            spec = as_mapping(value, where=path)
+            weights[name] = require_non_negative_float(spec, _WEIGHT, default=1.0, where=path)
+            spec.pop(_WEIGHT, None)
+            rewards[name] = _build(name, spec, path)
+        if not rewards or not sum(weights.values()) > 0:
+            message = (
+                f"{where} must name at least one reward with a weight above 0, such as "
+                f"{{sharpness: {{{TARGET}: fastvideo.train.methods.rl.rewards.SharpnessReward}}}}; "
+                f"got {section!r}"
+            )
+            raise ConfigError(message)
+        return cls(rewards, weights)
+
+    @torch.no_grad()
+    def score(self, videos: Tensor, prompts: Sequence[str]) -> dict[str, Tensor]:
+        """Scores each video.
+
+        Args:
+            videos: Frames [B, 3, T, H, W] in [0, 1].
+            prompts: The text that each video was made from.
+
+        Returns:
+            Scores [B] in float64 on the CPU, by name, and their weighted mean ``avg``.
+
+        Raises:
+            ValueError: A reward returned something else than a score per video.
+        """
+        scores: dict[str, Tensor] = {}
+        for name, reward in self.rewards.items():
+            score = torch.as_tensor(reward.score(videos, prompts))
+            if score.shape != videos.shape[:1]:
+                message = (
+                    f"method.rewards.{name} returned scores of shape {list(score.shape)} for "
+                    f"{videos.shape[0]} videos; expected [{videos.shape[0]}]"
+                )
+                raise ValueError(message)
+            scores[name] = score.detach().double().cpu()
+        total = sum(self.weights.values())
+        weighted = [self.weights[name] * score for name, score in scores.items()]
+        scores[AVERAGE] = torch.stack(weighted).sum(dim=0) / total
+        return scores
+
+
+def _build(name: str, spec: dict[str, Any], path: str) -> Reward:
+    if name == AVERAGE or TARGET not in spec:
+        problem = (
+            f"the name {AVERAGE!r} is taken by the weighted mean"
+            if name == AVERAGE
+            else f"{TARGET} is missing"
+        )
+        message = f"{path}: {problem}"
+        raise ConfigError(message)
+    reward: Reward = instantiate(spec)
+    if not callable(getattr(reward, "score", None)):
+        message = f"{path}: {spec[TARGET]} makes a {type(reward).__name__}, which has no score()"
+        raise ConfigError(message)
+    return reward
