@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 logger = init_logger(__name__)
 
-EXPORT_FILE: Final = "fastvideo_export.json"
+EXPORT_FILE: Final = "export.json"
 """Says in an exported directory which checkpoint it was made from."""
 
 STUDENT: Final = "student"

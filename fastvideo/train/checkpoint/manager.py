@@ -253,9 +253,7 @@ class CheckpointManager:
 
     def _write_later(self, tensors: dict[str, torch.Tensor], path: Path, step: int) -> None:
         if self._writer is None:
-            self._writer = storage.CheckpointWriter(
-                path / DCP, keep_staging=torch.cuda.is_available()
-            )
+            self._writer = storage.CheckpointWriter(path / DCP)
         future = storage.save_tensors_later(tensors, path / DCP, self._writers, self._writer)
         pending = _Pending(step, path, future)
         pending.thread = threading.Thread(

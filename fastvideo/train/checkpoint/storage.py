@@ -17,6 +17,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
+import torch
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
@@ -64,12 +65,23 @@ _KNOWN: Final = frozenset(
 
 @final
 class CheckpointWriter(FileSystemWriter):
-    """Writes one file per rank, synced to the disk; the index names no directory."""
+    """Writes one file per rank, synced to the disk; the index names no directory.
 
-    def __init__(self, path: str | PathLike[str], *, keep_staging: bool = False) -> None:
-        super().__init__(
-            path, sync_files=True, overwrite=False, cache_staged_state_dict=keep_staging
-        )
+    The memory for copies of the tensors is kept from one save to the next, on CUDA machines as
+    pinned memory: making it takes longer than filling it.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        super().__init__(path, sync_files=True, overwrite=False, cache_staged_state_dict=True)
+
+    def stage(self, state_dict: dict[str, Any]) -> Any:  # noqa: ANN401 - as torch has it
+        """Returns a copy of the tensors."""
+        if self.state_dict_cache is None and not torch.cuda.is_available():
+            self.cache_staged_state_dict = False  # torch would want pinned memory
+            self.state_dict_cache = super().stage(state_dict)
+            self.cache_staged_state_dict = True
+            return self.state_dict_cache
+        return super().stage(state_dict)
 
     def storage_meta(self) -> StorageMeta:
         """Returns what the index says of the save: not where it was made."""
