@@ -65,6 +65,13 @@ class OtelContexts:
         now.context = context
         return token
 
+    def current_span(self) -> tuple[int, int, bool] | None:
+        """Returns trace id, span id and sampled flag of the program's own span, or None."""
+        around = otel_trace.get_current_span().get_span_context()
+        if not around.is_valid:
+            return None
+        return around.trace_id, around.span_id, bool(around.trace_flags.sampled)
+
     def end(self, token: Any) -> None:  # noqa: ANN401 - a token of whatever runtime context is set
         """Restores what was current before :meth:`begin`."""
         now.context = None

@@ -32,7 +32,7 @@ from fastvideo.profiler import set_trace_metadata
 from fastvideo.profiler.lifecycle import LifecycleHooks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from fastvideo.observability.identity import RunIdentity
     from fastvideo.observability.step import FinishedRoot
@@ -121,6 +121,24 @@ class Telemetry:
             self._metrics.record(scalars, losses=losses, samples=samples)
         except Exception as error:  # noqa: BLE001 - telemetry never ends a run
             self._report("the scalars of a step", error)
+
+    def record_denoising_steps(
+        self, durations_s: Iterable[float], *, trace_id: str | None = None
+    ) -> None:
+        """Counts the denoising steps of a request; never raises.
+
+        Args:
+            durations_s: How long each took, in seconds.
+            trace_id: The request's trace, if that is sampled, in hexadecimal digits.
+        """
+        try:
+            histogram = self.instruments.histogram(
+                "fastvideo_inference_denoising_step_duration_seconds"
+            )
+            for duration_s in durations_s:
+                histogram.observe(duration_s, trace_id)
+        except Exception as error:  # noqa: BLE001 - telemetry never ends a run
+            self._report("denoising steps", error)
 
     def add_collective_wait(self, collective: str, seconds: float) -> None:
         """Adds time that this rank spent in a collective."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from fastvideo.observability.clock import TelemetryClock
-    from fastvideo.observability.identity import RunIdentity
+    from fastvideo.observability.identity import RunIdentity, TraceParent
     from fastvideo.observability.tracing.records import RegionEntry
     from fastvideo.profiler.region import Site
     from fastvideo.profiler.sinks import Attributes, ClockTimer
@@ -49,7 +49,8 @@ LATE: Final = "late"
 STEP_LIMIT: Final = "step_limit"
 
 STEP_REGION: Final = "training_train_one_step"
-EVENT_REGIONS: Final = ("training_validation", "training_save_checkpoint")
+REQUEST_REGION: Final = "inference_request"
+EVENT_REGIONS: Final = ("training_validation", "training_save_checkpoint", REQUEST_REGION)
 CHILD_REGIONS: Final = (
     "training_dataloader",
     "training_forward",
@@ -125,6 +126,7 @@ class _Open:
         "children_before_ns",
         "entries",
         "kind",
+        "parent",
         "region",
         "step",
         "timer",
@@ -141,6 +143,7 @@ class _Open:
         self.kind = kind
         self.trace_id = trace_id
         self.entries = None
+        self.parent: TraceParent | None = None
         self.token: object = None
         self.children_before_ns = 0
         self.anchor_unix_ns = time.time_ns()
@@ -247,7 +250,9 @@ class RootTraces:
             return timer
         opened = self._open = self._new_root(site.short_name, attributes)
         self.collect_late()
-        sampled = self._submit is not None and self._is_sampled(opened.trace_id)
+        sampled = self._submit is not None and (
+            self._is_sampled(opened.trace_id) if opened.parent is None else opened.parent[2]
+        )
         if self._contexts is not None:
             opened.token = self._contexts.begin(
                 opened.trace_id, sampled=sampled, span_id=step_root_span_id(opened.trace_id)
@@ -314,8 +319,21 @@ class RootTraces:
             number = now.step if number is None else number
             self._events[region] += 1  # the same on all ranks, as the steps are
             trace_id = event_trace_id(run_id, attempt, region, self._events[region])
+        parent = self._caller() if region == REQUEST_REGION else None
+        if parent is not None:
+            trace_id = parent[0]
         now.trace_id = trace_id
-        return _Open(region, number, kind if isinstance(kind, str) else None, trace_id)
+        opened = _Open(region, number, kind if isinstance(kind, str) else None, trace_id)
+        opened.parent = parent
+        return opened
+
+    def _caller(self) -> TraceParent | None:
+        """Returns what asks for a request: the program's own span, else what started the run."""
+        if self._contexts is not None:
+            span: TraceParent | None = self._contexts.current_span()
+            if span is not None:
+                return span
+        return self._identity.traceparent
 
     def _begin_sampled(
         self, opened: _Open, site: Site, attributes: Attributes, segment: str | None
@@ -362,8 +380,16 @@ class RootTraces:
                     error=error,
                     root_name=ROOT_SPAN_NAME if opened.region == STEP_REGION else opened.region,
                     omitted=left_out,
+                    request_parent=_request_parent(opened),
                 )
             )
+
+
+def _request_parent(opened: _Open) -> int | None:
+    """Returns the parent of a request's span, 0 for none; None for what is no request."""
+    if opened.region != REQUEST_REGION:
+        return None
+    return 0 if opened.parent is None else opened.parent[1]
 
 
 def _whole(value: object) -> int | None:

@@ -11,7 +11,7 @@ import torch
 
 from fastvideo import __version__
 from fastvideo.observability.metrics.cells import plain_number
-from fastvideo.observability.step import STEP_REGION
+from fastvideo.observability.step import REQUEST_REGION, STEP_REGION
 from fastvideo.profiler import get_global_controller, sink_error_counts
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ _NS_PER_S: Final = 1e9
 _EVENT_DURATIONS: Final = {
     "training_validation": "fastvideo_training_validation_duration_seconds",
     "training_save_checkpoint": "fastvideo_training_checkpoint_duration_seconds",
+    REQUEST_REGION: "fastvideo_inference_request_duration_seconds",
 }
 _ONE_KIND: Final = "step"
 
@@ -52,6 +53,12 @@ class StepMetrics:
     def finished(self, root: FinishedRoot) -> None:
         """Counts a step or an event that ended."""
         seconds = root.duration_ns / _NS_PER_S
+        if root.region == REQUEST_REGION and root.error is not None:
+            failed = self._instruments.counter(
+                "fastvideo_inference_errors_total", root.error.__name__
+            )
+            failed.add(1)
+            return
         if root.region != STEP_REGION:
             self._instruments.histogram(_EVENT_DURATIONS[root.region]).observe(
                 seconds, root.sampled_trace_id

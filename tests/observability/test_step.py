@@ -612,3 +612,49 @@ def test_regions_that_sinks_hear_use_their_timers_again(unsampled: Telemetry) ->
     profiler.detach(sink)
     assert after - before < 20_000
     assert unsampled.clock.snapshot()["training_forward"][0] == 5000
+
+
+REQUEST = "inference_request"
+
+
+def test_a_request_is_a_trace_of_its_own(sampled: Telemetry) -> None:
+    """Without a caller it has no parent, and its steps are its children."""
+    for _ in range(2):
+        with profiler_region(REQUEST), profiler_region("inference_denoising_step"):
+            pass
+    first, second = sampled.spans
+    assert first.trace_id != second.trace_id
+    assert (first.request_parent, second.request_parent) == (0, 0)
+    assert sampled.parents()["inference_denoising_step"] == REQUEST
+    assert [root.region for root in sampled.finished] == [REQUEST, REQUEST]
+
+
+@pytest.mark.parametrize("flags", [0, 1])
+def test_a_request_belongs_to_the_trace_of_its_caller(sampled: Telemetry, flags: int) -> None:
+    """The program's own span is the parent, and its sampled flag counts."""
+    caller = trace.SpanContext(0xABC, 0xDEF, is_remote=True, trace_flags=trace.TraceFlags(flags))
+    token = context.attach(trace.set_span_in_context(trace.NonRecordingSpan(caller)))
+    try:
+        with profiler_region(REQUEST):
+            inside = trace.get_current_span().get_span_context()
+            assert inside.trace_id == 0xABC
+    finally:
+        context.detach(token)
+    assert [(spans.trace_id, spans.request_parent) for spans in sampled.spans] == (
+        [(0xABC, 0xDEF)] if flags else []
+    )
+
+
+def test_a_request_belongs_to_the_trace_that_started_the_process() -> None:
+    """Without a span of the program, TRACEPARENT names the parent; its flag beats the ratio."""
+    telemetry = Telemetry(0.0)
+    identity = RunIdentity("run", "0-a", "n", 0, 1, 0, "host", "id", 0.0, (0x123, 0x456, True))
+    telemetry.traces._identity = identity
+    try:
+        with profiler_region(REQUEST):
+            pass
+        _step()
+    finally:
+        telemetry.clock.stop()
+    (spans,) = telemetry.spans
+    assert (spans.trace_id, spans.request_parent) == (0x123, 0x456)

@@ -12,6 +12,8 @@ from fastvideo.dashboards.panels import OVER_5_MIN, PLAIN, SMOOTH, heat, lines, 
 _UID: Final = "fastvideo-inference"
 _REQUEST: Final = "fastvideo_inference_request_duration_seconds"
 _DENOISING: Final = "fastvideo_inference_denoising_step_duration_seconds"
+_ERRORS: Final = "fastvideo_inference_errors_total"
+_PARTS: Final = "inference_(text_encoding|denoising|decoding)"
 _IDLE: Final = "no video was asked for"
 
 
@@ -49,7 +51,7 @@ def _now() -> tuple[Panel, ...]:
             unit="reqps",
             no_value=_IDLE,
             thresholds=PLAIN,
-            width=8,
+            width=6,
         ),
         stat(
             "Mean request",
@@ -59,7 +61,7 @@ def _now() -> tuple[Panel, ...]:
             unit="s",
             no_value=_IDLE,
             thresholds=PLAIN,
-            width=8,
+            width=6,
         ),
         stat(
             "Requests at work, on average",
@@ -70,7 +72,17 @@ def _now() -> tuple[Panel, ...]:
             decimals=2,
             no_value=_IDLE,
             thresholds=PLAIN,
-            width=8,
+            width=6,
+        ),
+        stat(
+            "Failed requests",
+            f"Did requests fail? {_ERRORS} since the start, of the chosen ranks and of all types "
+            "of exceptions. The log names each prompt and what is wrong with it.",
+            Target(f"sum by (run) ({_ERRORS}{{{queries.RANKS}}})", "{{run}}"),
+            unit="short",
+            no_value=_IDLE,
+            thresholds=PLAIN,
+            width=6,
         ),
     )
 
@@ -125,7 +137,7 @@ def _requests() -> tuple[Panel, ...]:
 
 
 def _inside() -> tuple[Panel, ...]:
-    regions = f'{queries.RANKS},region=~"inference_.*"'
+    regions = f'{queries.RANKS},region=~"{_PARTS}"'
     return (
         lines(
             "Parts of a request, per entry",

@@ -186,7 +186,7 @@ _INFERENCE: Final = (
     Family(
         "fastvideo_inference_request_duration_seconds",
         "histogram",
-        "Duration of one request for a video",
+        "Duration of one request for a video that succeeded",
         (),
         _REQUEST_S,
     ),
@@ -196,6 +196,14 @@ _INFERENCE: Final = (
         "Duration of one denoising step",
         (),
         _DENOISING_S,
+    ),
+    Family(
+        "fastvideo_inference_errors_total",
+        "counter",
+        "Requests for a video that failed, by type of exception",
+        ("error_type",),
+        (),
+        _values("ConfigError", "OutOfMemoryError", "VideoWriteError"),
     ),
 )
 

@@ -60,9 +60,10 @@ class StepBuilder:
         known, drawn = _identify([spans.root, *finished])
         step = self._step(spans, known[id(spans.root)])
         records = [step]
-        if self._rank == 0:
+        is_request = spans.request_parent is not None
+        if self._rank == 0 and not is_request:
             records.append(self._root(spans, step))
-        shared = SharedAttributes({STEP_ATTRIBUTE: spans.step})
+        shared = SharedAttributes({} if is_request else {STEP_ATTRIBUTE: spans.step})
         for first in range(0, len(finished), _AT_ONCE):
             some = finished[first : first + _AT_ONCE]
             records.extend([self._region(spans, entry, known, shared) for entry in some])
@@ -86,10 +87,16 @@ class StepBuilder:
         )
 
     def _step(self, spans: StepSpans, span_id: int) -> SpanRecord:
-        parent_id = step_root_span_id(spans.trace_id)
-        own: dict[str, AttributeValue] = {STEP_ATTRIBUTE: spans.step}
+        own: dict[str, AttributeValue] = {}
+        parent_id = spans.request_parent
+        is_request = parent_id is not None
+        if parent_id is None:
+            parent_id = step_root_span_id(spans.trace_id)
+            own[STEP_ATTRIBUTE] = spans.step
         step = self._record(spans, spans.root, (span_id, parent_id), own)
-        step.remote_parent = self._rank != 0
+        step.remote_parent = self._rank != 0 if not is_request else bool(parent_id)
+        if is_request:
+            step.links = (self._run_start,)
         if spans.step_kind is not None:
             step.attributes[STEP_KIND_ATTRIBUTE] = spans.step_kind
         if spans.omitted:

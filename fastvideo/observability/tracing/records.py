@@ -99,6 +99,8 @@ class StepSpans:
         error: Type of the exception that ended the step, or None.
         root_name: Name of the root span, which rank 0 sends.
         omitted: How many entries of the step are not among these, for want of room.
+        request_parent: For a request, which one process answers alone: the span that asked for
+            it, or 0 for none. None for what all ranks do, whose spans hang on rank 0's root.
     """
 
     step: int
@@ -111,6 +113,7 @@ class StepSpans:
     error: type[BaseException] | None = None
     root_name: str = ROOT_SPAN_NAME
     omitted: int = 0
+    request_parent: int | None = None
 
 
 @dataclass(slots=True)

@@ -191,3 +191,17 @@ def test_attributes_of_one_region_are_not_those_of_another(steps: ModuleType) ->
         {"fastvideo.step": 5, "fastvideo.frames": 16},
         {"fastvideo.step": 5, "fastvideo.device_duration_ms": 2.0},
     ]
+
+
+@pytest.mark.parametrize("parent", [0, 99])
+def test_a_request_hangs_on_its_caller_and_has_no_other_root(
+    steps: ModuleType, parent: int
+) -> None:
+    """Its own span is the root or the caller's child, is no step, and links to the run's start."""
+    spans = steps.make_step(7)
+    spans.request_parent = parent
+    first, *others = _build(spans)
+    assert (first.parent_span_id, first.remote_parent) == (parent, bool(parent))
+    assert first.links == (RUN_START,)
+    assert all(record.parent_span_id for record in others)
+    assert not any("fastvideo.step" in record.attributes for record in others)
