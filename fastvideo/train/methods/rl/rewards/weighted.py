@@ -41,7 +41,8 @@ class WeightedRewards:
         """Builds the rewards of a run.
 
         Args:
-            section: Name → ``_target_``, ``weight`` (1) and the arguments of the target.
+            section: Name → ``_target_``, ``weight`` (1) and the arguments of the target; or null to
+                leave one out. A weight of 0 scores for the metrics alone.
             where: YAML path of the section, for messages.
 
         Raises:
@@ -52,6 +53,8 @@ class WeightedRewards:
         rewards: dict[str, Reward] = {}
         weights: dict[str, float] = {}
         for name, value in given.items():
+            if value is None:
+                continue
             path = f"{where}.{name}"
             spec = as_mapping(value, where=path)
             weights[name] = require_non_negative_float(spec, _WEIGHT, default=1.0, where=path)
