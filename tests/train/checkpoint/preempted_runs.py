@@ -212,7 +212,6 @@ def preemption(folder: Path, name: str, *options: str, who: range = range(RANKS)
         "stopped": stopped,
         "saved": saved,
         "again": again.wait(),
-        "second": again.steps(),
         "losses": losses(out),
     }
 
