@@ -39,7 +39,7 @@ GOOD_S: Final = 80.0
 SHOWN_S: Final = 240.0
 PACE: Final = {"forward_s": 0.3}
 MADE_UP: Final = ("device", "checkpoint-validation", "inference")
-COLOURS: Final = 128
+COLOURS: Final = 256
 
 RUNS: Final[dict[str, tuple[dict[str, Any], tuple[str, ...]]]] = {
     "healthy": ({}, ("overview", "step", "data", "ranks", "losses", "telemetry")),
@@ -60,10 +60,18 @@ def draw(prometheus: LivePrometheus, run: str, boards: Iterable[str], directory:
         path = directory / f"{name}.png"
         dashboard = scale_dashboard(to_json(board), FACTOR)
         draw_dashboard(dashboard, prometheus.client, path, window=window, given={"run": run})
-        with Image.open(path) as picture:
-            small = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
-        small.save(path, optimize=True)
+        shrink(path)
         sys.stdout.write(f"wrote {path}\n")
+
+
+def shrink(path: Path) -> None:
+    """Keeps the colours of a picture that are used most, which areas and lines are drawn in."""
+    with Image.open(path) as picture:
+        full = picture.convert("RGB")
+    used = sorted(full.getcolors(full.width * full.height) or [], reverse=True)[:COLOURS]
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([part for _, color in used for part in color])
+    full.quantize(palette=palette, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 def watch(prometheus: LivePrometheus, name: str, work: Path, out: Path) -> None:
@@ -82,6 +90,8 @@ def watch(prometheus: LivePrometheus, name: str, work: Path, out: Path) -> None:
         time.sleep(GOOD_S)
         run.set({"all": PACE, **faults})
         time.sleep(max(0.0, began + SHOWN_S - time.time()))
+        if run.process.poll() is not None:
+            sys.exit(f"the run {run.name} has ended by itself:\n{run.output()[-3000:]}")
         draw(prometheus, run.name, boards, out / name)
     finally:
         run.close()
@@ -100,7 +110,7 @@ def main() -> None:
         scale_rules(RULES, work / "rules", FACTOR, interval="1s", seconds=SECONDS)
         prometheus = LivePrometheus(work / "prometheus", interval="1s", rules=work / "rules")
         try:
-            recorded = RecordedRun(prometheus)
+            recorded = RecordedRun(prometheus, rarely=5)
             began = time.time()
             try:
                 for name in RUNS:

@@ -45,6 +45,29 @@ def _call(command: list[str], env: dict[str, str]) -> None:
     assert done.returncode == 0, done.stdout[-4000:]
 
 
+class ShortRun:
+    """A run of one process that ends well after some seconds, see `short_run`.
+
+    Args:
+        targets: Directory for its target files.
+        name: The run's name.
+        steps: How many steps it takes.
+    """
+
+    def __init__(self, targets: Path, name: str, steps: int) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).parent / "short_run.py"), name, str(steps)],
+            env=environment(FASTVIDEO_METRICS_PORT="0", FASTVIDEO_METRICS_TARGETS_DIR=str(targets)),
+            cwd=ROOT,
+        )
+
+    def close(self) -> None:
+        """Ends it."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
 class ObservedRun:
     """A run in the background.
 

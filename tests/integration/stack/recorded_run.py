@@ -37,7 +37,9 @@ _CHECKPOINT_EVERY, _VALIDATION_EVERY, _CHECKPOINT_S, _VALIDATION_S = 12, 30, 0.9
 class _Rank:
     """One rank. Its device works longer than its host in a backward pass, and shorter elsewhere."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, rarely: int) -> None:
+        self._checkpoint_every = rarely * _CHECKPOINT_EVERY
+        self._validation_every = rarely * _VALIDATION_EVERY
         self._random = random.Random(rank)
         self._step = 0
         self._done_until = time.time()
@@ -56,9 +58,9 @@ class _Rank:
         """Does the steps of the time since the last scrape; returns what the rank then serves."""
         while self._done_until < time.time():
             self._done_until += self._do_step()
-            if self._step % _CHECKPOINT_EVERY == 0:
+            if self._step % self._checkpoint_every == 0:
                 self._done_until += self._save()
-            if self._step % _VALIDATION_EVERY == 0:
+            if self._step % self._validation_every == 0:
                 self._done_until += self._validate()
         return self._renderer.render(openmetrics=False).decode()
 
@@ -105,19 +107,24 @@ class _Rank:
             numbers.gauge("fastvideo_training_metric", name).set(value)
 
     def _save(self) -> float:
-        """Saves a checkpoint, records a kernel trace, and loses a span over it."""
+        """Saves a checkpoint and loses a span over it; records a kernel trace now and then."""
         numbers = self._numbers
         seconds = _CHECKPOINT_S * self._random.uniform(0.9, 1.2)
         self._region("training_save_checkpoint", seconds, device=0.1)
         numbers.histogram("fastvideo_training_checkpoint_duration_seconds").observe(seconds)
         allocated = 95 * _GIB * self._random.uniform(0.97, 1.03)
         numbers.gauge("fastvideo_device_memory_bytes", "allocated").set(allocated)
-        numbers.counter("fastvideo_profiler_segments_total", "ok").add(1)
-        numbers.summary("fastvideo_profiler_export_duration_seconds").observe(0.3 * seconds)
-        numbers.counter("fastvideo_profiler_written_bytes_total").add(42_000_000)
         numbers.counter("fastvideo_telemetry_spans_total", "dropped").add(1)
         numbers.counter("fastvideo_telemetry_spans_dropped_total", "unreachable").add(1)
+        if self._step % (4 * self._checkpoint_every) == self._checkpoint_every:
+            self._record_segment(0.3 * seconds)
         return seconds
+
+    def _record_segment(self, seconds: float) -> None:
+        numbers = self._numbers
+        numbers.counter("fastvideo_profiler_segments_total", "ok").add(1)
+        numbers.summary("fastvideo_profiler_export_duration_seconds").observe(seconds)
+        numbers.counter("fastvideo_profiler_written_bytes_total").add(42_000_000)
 
     def _validate(self) -> float:
         """Makes two videos of four denoising steps."""
@@ -141,12 +148,13 @@ class RecordedRun:
 
     Args:
         prometheus: Who is to scrape it.
+        rarely: How many times as rare checkpoints and validations are as in a hurry.
     """
 
-    def __init__(self, prometheus: LivePrometheus) -> None:
+    def __init__(self, prometheus: LivePrometheus, *, rarely: int = 1) -> None:
         self._servers = []
         for rank in range(2):
-            server = Recorded(_Rank(rank).scrape)
+            server = Recorded(_Rank(rank, rarely).scrape)
             self._servers.append(server)
             prometheus.add_target(server.address, f"fastvideo_{NAME}_rank{rank}")
 

@@ -20,7 +20,7 @@ from live_stack import (
     scale_rules,
     wait_until,
 )
-from observed_run import ObservedRun, tiny_assets
+from observed_run import ObservedRun, ShortRun, tiny_assets
 from recorded_run import NAME as RECORDED
 from recorded_run import RecordedRun
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RUN = "faulty"
+SHORT_RUN = "ended-well"
 FACTOR = 60.0
 SECONDS = ("300", "1800")
 """Numbers of the rules that are seconds: five minutes, half an hour."""
@@ -213,6 +214,7 @@ class Stack:
                 )
             )
             self._keep(RecordedRun(prometheus))
+            self._keep(ShortRun(prometheus.targets, SHORT_RUN, 30))
             run = self._keep(
                 ObservedRun(
                     directory / "run",
