@@ -13,6 +13,7 @@ import fastvideo
 from fastvideo.cli import (
     dashboards,
     export,
+    generate,
     preprocess,
     show_envs,
     show_regions,
@@ -25,7 +26,7 @@ from fastvideo.errors import FastVideoError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COMMANDS = (train, export, preprocess, tiny_assets, show_envs, show_regions, dashboards)
+COMMANDS = (train, generate, export, preprocess, tiny_assets, show_envs, show_regions, dashboards)
 """The modules of the commands, in the order help lists them."""
 
 _DESCRIPTION = "Train video diffusion models and see where every step's time goes."

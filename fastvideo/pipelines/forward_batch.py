@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -31,13 +33,15 @@ class ForwardBatch:
         seeds: One per video; the number of videos follows from it.
         decode: Whether latents are decoded at the end.
         keep_trajectory: Whether the latents of every step are kept.
-        on_step: Is told after every denoising step how many of how many are done.
+        on_step: Is told before the first denoising step and after each, how many of how many are
+            done.
         prompt_embeds: [1, L, D]; given or made by the prompt stage.
         negative_prompt_embeds: [1, L, D], if there is guidance; given or made likewise.
         timesteps: [steps], in the order of sampling.
         latents: [B, C, T, H, W], float32, normalised; noise at first, the sample at the end.
         trajectory: Latents after every step, on the CPU, and the timesteps they are of.
         output: [B, 3, T, H, W], float32 in [0, 1], if decoded.
+        generators: Random numbers of each video, on the CPU; made of the seeds.
     """
 
     prompt: str
@@ -58,6 +62,22 @@ class ForwardBatch:
     latents: Tensor | None = None
     trajectory: list[tuple[float, Tensor]] = field(default_factory=list)
     output: Tensor | None = None
+    generators: list[torch.Generator] = field(default_factory=list)
+
+    def draw_noise(self, shape: tuple[int, ...]) -> Tensor:
+        """Draws noise for every video from the generator that is its own.
+
+        A video then depends on its seed alone: not on the device, nor on the videos beside it.
+
+        Args:
+            shape: Of one video: [C, T, H, W].
+
+        Returns:
+            [B, C, T, H, W], float32, on the CPU.
+        """
+        if not self.generators:
+            self.generators = [torch.Generator().manual_seed(seed) for seed in self.seeds]
+        return torch.stack([torch.randn(shape, generator=one) for one in self.generators])
 
     @property
     def is_guided(self) -> bool:

@@ -128,6 +128,8 @@ def fail(where: str, what: str) -> NoReturn:
 def _checked_union(value: object, kinds: tuple[Any, ...], *, where: str) -> object:
     if value is None and type(None) in kinds:
         return None
+    if isinstance(value, str) and value.lower() in {"none", "null"} and type(None) in kinds:
+        return None
     rest = [kind for kind in kinds if kind is not type(None)]
     for kind in rest[:-1]:
         try:

@@ -49,6 +49,7 @@ class DenoisingStage(PipelineStage):
         timesteps = cast("Tensor", batch.timesteps)
         latents = cast("Tensor", batch.latents)
         self._scheduler.set_begin_index(0)
+        begin_steps(batch)
         experts = _Experts(args)
         with experts:
             for index, timestep in enumerate(timesteps):
@@ -131,6 +132,16 @@ def call_transformer(
             return_dict=False,
         )[0]
     return velocity
+
+
+def begin_steps(batch: ForwardBatch) -> None:
+    """Reports that the loop begins.
+
+    Args:
+        batch: The request.
+    """
+    if batch.on_step is not None:
+        batch.on_step(0, len(cast("Tensor", batch.timesteps)))
 
 
 def note_step(batch: ForwardBatch, index: int, timestep: Tensor, latents: Tensor) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from fastvideo.errors import ConfigError
 from fastvideo.pipelines.denoising_step import denoising_step
-from fastvideo.pipelines.stages.denoising import call_transformer, note_step
+from fastvideo.pipelines.stages.denoising import begin_steps, call_transformer, note_step
 from fastvideo.pipelines.stages.stage import PipelineStage
 
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 NUM_TRAIN_TIMESTEPS: Final = 1000
 """The timestep of pure noise."""
-
-_SEED_OF_NOISE: Final = 1 << 62
-"""Sets the seeds of the noise that is added again apart from those of the first noise."""
 
 
 class DMDTimestepStage(PipelineStage):
@@ -50,7 +47,7 @@ class DMDDenoisingStage(PipelineStage):
 
     With x the latents and v̂ the predicted velocity at noise level sigma = t / 1000, the clean
     sample is x̂₀ = x - sigma·v̂, in float64, and the next latents are
-    (1 - sigma')·x̂₀ + sigma'·ε. Each video draws its noise from a generator of its own.
+    (1 - sigma')·x̂₀ + sigma'·ε. Each video goes on drawing from its own generator.
 
     Args:
         transformer: Predicts the velocity.
@@ -65,7 +62,7 @@ class DMDDenoisingStage(PipelineStage):
         """Denoises the latents."""
         timesteps = cast("Tensor", batch.timesteps)
         latents = cast("Tensor", batch.latents)
-        generators = [torch.Generator().manual_seed(seed ^ _SEED_OF_NOISE) for seed in batch.seeds]
+        begin_steps(batch)
         with args.in_use("transformer", self._transformer) as model:
             for index, timestep in enumerate(timesteps):
                 with denoising_step(index):
@@ -73,7 +70,7 @@ class DMDDenoisingStage(PipelineStage):
                     latents = clean
                     if index + 1 < len(timesteps):
                         level = timesteps[index + 1] / NUM_TRAIN_TIMESTEPS
-                        noise = _noise_like(clean, generators)
+                        noise = batch.draw_noise(clean.shape[1:]).to(clean.device)
                         latents = (1 - level) * clean + level * noise
                 note_step(batch, index, timestep, latents)
         batch.latents = latents
@@ -90,8 +87,3 @@ def _predict_clean(
     velocity = call_transformer(model, latents, timestep, batch.prompt_embeds, args)
     level = (timestep / NUM_TRAIN_TIMESTEPS).double()
     return (latents.double() - level * velocity.double()).float()
-
-
-def _noise_like(latents: Tensor, generators: list[torch.Generator]) -> Tensor:
-    noises = [torch.randn((1, *latents.shape[1:]), generator=one) for one in generators]
-    return torch.cat(noises).to(latents.device)

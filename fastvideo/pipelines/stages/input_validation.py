@@ -66,7 +66,7 @@ def check_size(name: str, pixels: int) -> None:
         fail(name, f"expected a multiple of {SPATIAL_MULTIPLE} such as {near}, got {pixels!r}")
 
 
-def check_num_frames(frames: int) -> None:
+def check_num_frames(frames: int, *, name: str = "num_frames") -> None:
     """Checks a number of frames.
 
     Raises:
@@ -74,4 +74,4 @@ def check_num_frames(frames: int) -> None:
     """
     if frames < 1 or (frames - 1) % TEMPORAL_MULTIPLE:
         near = max(0, round((frames - 1) / TEMPORAL_MULTIPLE)) * TEMPORAL_MULTIPLE + 1
-        fail("num_frames", f"expected 4k + 1 (1, 5, 9, ...) such as {near}, got {frames!r}")
+        fail(name, f"expected 4k + 1 (1, 5, 9, ...) such as {near}, got {frames!r}")

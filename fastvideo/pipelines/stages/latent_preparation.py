@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class LatentPreparationStage(PipelineStage):
-    """Draws noise from one CPU generator per video, so it does not depend on device or batch.
+    """Draws noise from the generator of each video.
 
     Args:
         transformer: Its config says how many channels latents have.
@@ -30,16 +30,11 @@ class LatentPreparationStage(PipelineStage):
         """Draws the latents, unless the request brings some along."""
         if batch.latents is None:
             shape = (
-                1,
                 self._channels,
                 (batch.num_frames - 1) // TEMPORAL_MULTIPLE + 1,
                 batch.height // self._factor,
                 batch.width // self._factor,
             )
-            noises = [
-                torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-                for seed in batch.seeds
-            ]
-            batch.latents = torch.cat(noises)
+            batch.latents = batch.draw_noise(shape)
         batch.latents = batch.latents.to(args.device, torch.float32)
         return batch

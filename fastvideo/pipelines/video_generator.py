@@ -1,0 +1,440 @@
+"""Videos from prompts: the programming interface of inference."""
+
+from __future__ import annotations
+
+import os
+import resource
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, Self, overload
+
+import torch
+
+from fastvideo import observability
+from fastvideo.dataset.model_files import resolve_model_path
+from fastvideo.errors import ConfigError, FastVideoError, did_you_mean
+from fastvideo.logger import init_logger
+from fastvideo.pipelines.basic.wan.wan_dmd_pipeline import WanDMDPipeline
+from fastvideo.pipelines.basic.wan.wan_pipeline import WanPipeline
+from fastvideo.pipelines.forward_batch import ForwardBatch
+from fastvideo.pipelines.generation import GenerationRequest, GenerationResult
+from fastvideo.pipelines.generator_config import GeneratorConfig
+from fastvideo.pipelines.model_index import read_model_index
+from fastvideo.pipelines.output_path import output_path
+from fastvideo.pipelines.presets import DMD_PIPELINE, WAN_PIPELINE, find_preset
+from fastvideo.pipelines.run_file import load_run_file
+from fastvideo.pipelines.sampling_param import SamplingParam
+from fastvideo.pipelines.step_clock import StepBar, StepClock
+from fastvideo.pipelines.video_file import VideoWriteError, to_frames, write_mp4
+from fastvideo.profiler import get_global_controller, profiler_region
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from fastvideo.pipelines.composed_pipeline_base import ComposedPipelineBase
+
+logger = init_logger(__name__)
+
+PIPELINES: Final[dict[str, type[ComposedPipelineBase]]] = {
+    WAN_PIPELINE: WanPipeline,
+    DMD_PIPELINE: WanDMDPipeline,
+}
+"""By the name that ``model_index.json`` has for them."""
+
+_EXPECTED: Final = (FastVideoError, torch.OutOfMemoryError)
+"""What a prompt may fail with without the others suffering."""
+
+
+class VideoGenerator:
+    """Makes videos of prompts, one request after the other, in this process.
+
+    Use it in a ``with`` statement, or call :meth:`shutdown`: that writes the kernel traces and
+    spans that are still under way.
+
+    Args:
+        config: Model, machine and pipeline.
+
+    Attributes:
+        pipeline: What makes the videos.
+        preset: Parameters of requests that say nothing else.
+
+    Raises:
+        ConfigError: A setting cannot be used, or there is no such model.
+        DataError: Files of the model are missing or hold another class of model.
+    """
+
+    def __init__(self, config: GeneratorConfig) -> None:
+        config.engine.warn_of_idle_settings()
+        model_dir = resolve_model_path(config.model_path, option="model_path")
+        found = find_preset(model_dir)
+        settings = found.pipeline_config.updated(config.pipeline, where="generator.pipeline")
+        pipeline_class = _pipeline_class(config, model_dir)
+        self.preset = SamplingParam(**found.sampling)
+        self._decode = config.engine.output_type != "latent"
+        self._telemetry = _start_telemetry(config)
+        self._owns_controller = get_global_controller() is None
+        try:
+            self.pipeline = pipeline_class.from_pretrained(
+                model_dir, pipeline_config=settings, offload=config.engine.offload
+            )
+            if config.engine.enable_torch_compile:
+                self.pipeline.modules["transformer"].compile(**config.engine.torch_compile_kwargs)
+        except BaseException as error:
+            self._end(error)
+            raise
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model_path: str | Path,
+        num_gpus: int = 1,
+        **settings: Any,  # noqa: ANN401 - one flat list of settings
+    ) -> Self:
+        """Makes a generator of a model.
+
+        Args:
+            model_path: A directory in diffusers layout, a hub name, or ``tiny-random:wan2.1``.
+            num_gpus: Devices; only 1 is offered.
+            **settings: Fields of ``EngineConfig`` and ``PipelineConfig``, ``pipeline_config``,
+                ``pipeline_class`` and ``observability``. Others are left out with a warning.
+
+        Raises:
+            ConfigError: A setting cannot be used, or there is no such model.
+            DataError: Files of the model are missing or hold another class of model.
+        """
+        return cls(
+            GeneratorConfig.from_keywords(str(model_path), {"num_gpus": num_gpus, **settings})
+        )
+
+    @classmethod
+    def from_config(cls, config: GeneratorConfig | Mapping[str, Any]) -> Self:
+        """Makes a generator of a config, or of a mapping with its fields."""
+        if not isinstance(config, GeneratorConfig):
+            config = GeneratorConfig.from_mapping(config)
+        return cls(config)
+
+    @classmethod
+    def from_file(cls, path: str | Path, overrides: Mapping[str, Any] | Sequence[str] = ()) -> Self:
+        """Makes a generator of the ``generator`` section of a run file.
+
+        Args:
+            path: A YAML file.
+            overrides: See :func:`fastvideo.pipelines.run_file.load_run_file`.
+        """
+        sections = load_run_file(path, overrides)
+        return cls(generator_config(sections))
+
+    @overload
+    def generate_video(
+        self,
+        prompt: str,
+        sampling_param: SamplingParam | None = None,
+        **changes: Any,  # noqa: ANN401 - fields of SamplingParam
+    ) -> dict[str, Any]: ...
+
+    @overload
+    def generate_video(
+        self,
+        prompt: list[str],
+        sampling_param: SamplingParam | None = None,
+        **changes: Any,  # noqa: ANN401 - fields of SamplingParam
+    ) -> list[dict[str, Any]]: ...
+
+    def generate_video(
+        self,
+        prompt: str | list[str],
+        sampling_param: SamplingParam | None = None,
+        **changes: Any,
+    ) -> dict[str, Any] | list[dict[str, Any]]:
+        """Makes the videos of a prompt, or of several.
+
+        Args:
+            prompt: One prompt, or a list. In a list, a prompt that cannot be fulfilled does not
+                end the others: it leaves a result with ``error`` behind.
+            sampling_param: Parameters; None: those of the model's preset.
+            **changes: Fields of :class:`SamplingParam` to change.
+
+        Returns:
+            The fields of :class:`GenerationResult`, or a list of them.
+
+        Raises:
+            ConfigError: A parameter is unknown or cannot be used, or the one prompt.
+            VideoWriteError: The video of the one prompt cannot be written.
+        """
+        param = (sampling_param or self.preset).updated(changes)
+        if isinstance(prompt, str):
+            return self._answer_one(prompt, param).to_dict()
+        results = self._answer_all([(one, param, {}) for one in prompt])
+        return [result.to_dict() for result in results]
+
+    def generate(
+        self, request: GenerationRequest | Mapping[str, Any] | Sequence[Any]
+    ) -> GenerationResult | list[GenerationResult]:
+        """Answers a request, or several.
+
+        Args:
+            request: A request, a mapping with its fields, or a list of these.
+
+        Returns:
+            A result for a request of one prompt, else a list in the order of the prompts. In a
+            list, a prompt that failed has an ``error``.
+
+        Raises:
+            ConfigError: The one prompt cannot be fulfilled, or the request is not understood.
+            VideoWriteError: The video of the one prompt cannot be written.
+        """
+        if isinstance(request, GenerationRequest) or hasattr(request, "keys"):
+            one = _as_request(request)
+            prompts = one.prompts()
+            if isinstance(one.prompt, str):
+                return self._answer_one(one.prompt, one.parameters(self.preset))
+            param = one.parameters(self.preset)
+            return self._answer_all([(prompt, param, own) for prompt, own in prompts])
+        work: list[tuple[str, SamplingParam | FastVideoError, dict[str, Any]]] = []
+        for each in request:
+            work.extend(self._work_of(each))
+        return self._answer_all(work)
+
+    def shutdown(self) -> None:
+        """Ends the generator: flushes kernel traces and spans, and frees the model.
+
+        A second call does nothing.
+        """
+        self._end(None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        self.__dict__.pop("pipeline", None)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        controller = get_global_controller()
+        if self._owns_controller and controller is not None:
+            controller.stop()
+        telemetry, self._telemetry = self._telemetry, None
+        if telemetry is not None:
+            telemetry.shutdown(error=error)
+
+    def _work_of(
+        self, each: object
+    ) -> list[tuple[str, SamplingParam | FastVideoError, dict[str, Any]]]:
+        """Returns the prompts of one request of several, or what is wrong with it."""
+        try:
+            request = _as_request(each)
+            param = request.parameters(self.preset)
+            return [(prompt, param, own) for prompt, own in request.prompts()]
+        except FastVideoError as error:
+            return [(_shown_prompt(each), error, {})]
+
+    def _answer_all(
+        self, work: Sequence[tuple[str, SamplingParam | FastVideoError, dict[str, Any]]]
+    ) -> list[GenerationResult]:
+        """Answers every prompt; what cannot be answered is logged and leaves an error behind."""
+        results = []
+        with StepBar() as bar:
+            for number, (prompt, param, own) in enumerate(work, 1):
+                shown = bar.request(str(prompt), number, len(work))
+                try:
+                    results.append(self._answer(prompt, param, own, shown))
+                except _EXPECTED as error:
+                    reason = f"{type(error).__name__}: {error}"
+                    logger.error("prompt %d of %d, %r: %s", number, len(work), prompt, reason)  # noqa: TRY400 - the message says it
+                    results.append(GenerationResult(prompts=str(prompt), error=reason))
+        failed = sum(result.error is not None for result in results)
+        if failed:
+            logger.warning("%d of %d prompts failed; the log names each", failed, len(results))
+        return results
+
+    def _answer_one(self, prompt: str, param: SamplingParam) -> GenerationResult:
+        with StepBar() as bar:
+            return self._answer(prompt, param, {}, bar.request(prompt, 1, 1))
+
+    def _answer(
+        self,
+        prompt: str,
+        param: SamplingParam | FastVideoError,
+        own: Mapping[str, Any],
+        shown: Callable[[int, int], None],
+    ) -> GenerationResult:
+        """Makes the videos of one prompt, in a trace of its own."""
+        attributes = {} if isinstance(param, FastVideoError) else _attributes(param)
+        with profiler_region("inference_request", **attributes):
+            if isinstance(param, FastVideoError):
+                raise param
+            return self._make(prompt, param.updated(own), shown)
+
+    def _make(
+        self, prompt: str, param: SamplingParam, shown: Callable[[int, int], None]
+    ) -> GenerationResult:
+        pipeline = self._live_pipeline()
+        start = perf_counter()
+        device = pipeline.args.device
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        clock = StepClock(device)
+
+        def on_step(done: int, of: int) -> None:
+            clock.note()
+            shown(done, of)
+
+        batch = pipeline.forward(_new_batch(prompt, param, decode=self._decode, on_step=on_step))
+        result = _new_result(batch, param)
+        result.generation_time = perf_counter() - start
+        durations_s = clock.durations_s()
+        telemetry = observability.active()
+        if telemetry is not None:
+            trace_id, _ = observability.current_trace()
+            telemetry.record_denoising_steps(durations_s, trace_id=trace_id)
+        if batch.output is not None and param.save_video:
+            result.video_paths = [_written(one, prompt, param) for one in batch.output]
+            result.video_path = result.video_paths[0]
+        result.peak_memory_mb = _peak_memory_mb(device)
+        result.logging_info["denoising_steps_s"] = durations_s
+        result.e2e_latency = perf_counter() - start
+        return result
+
+    def _live_pipeline(self) -> ComposedPipelineBase:
+        pipeline: ComposedPipelineBase | None = self.__dict__.get("pipeline")
+        if pipeline is None:
+            message = "the generator was shut down; make another one"
+            raise RuntimeError(message)
+        return pipeline
+
+
+def generator_config(sections: Mapping[str, Any]) -> GeneratorConfig:
+    """Returns the config that the sections of a run file describe.
+
+    Args:
+        sections: From :func:`load_run_file`.
+
+    Raises:
+        ConfigError: A field is unknown, missing or of another type.
+    """
+    own = sections["generator"]
+    section = sections.get("observability")
+    if section is not None and isinstance(own, dict):
+        own = {"observability": section, **own}
+    return GeneratorConfig.from_mapping(own)
+
+
+def _pipeline_class(config: GeneratorConfig, model_dir: Path) -> type[ComposedPipelineBase]:
+    """Returns the pipeline that is asked for, or else the model's own."""
+    name = config.pipeline_class
+    if name is not None:
+        if name not in PIPELINES:
+            message = (
+                f"generator.pipeline_class: expected one of {list(PIPELINES)}, got {name!r}."
+                f"{did_you_mean(name, PIPELINES)}"
+            )
+            raise ConfigError(message)
+        return PIPELINES[name]
+    own = str(read_model_index(model_dir).get("_class_name"))
+    if own not in PIPELINES:
+        message = (
+            f"{model_dir / 'model_index.json'} names the pipeline {own}; this version has "
+            f"{', '.join(PIPELINES)}. If the model is of their kind, say so with pipeline_class"
+        )
+        raise ConfigError(message)
+    return WanDMDPipeline if config.pipeline.get("dmd_denoising_steps") else PIPELINES[own]
+
+
+def _start_telemetry(config: GeneratorConfig) -> observability.Telemetry | None:
+    """Starts telemetry where something asks for it; None where it runs already, or nothing does."""
+    if observability.active() is not None:
+        return None
+    settings = observability.TelemetryConfig.from_sources(os.environ, config.observability)
+    asked = (
+        config.observability is not None
+        or settings.traces.enabled
+        or settings.otlp_metrics is not None
+        or (bool(os.environ.get("FASTVIDEO_METRICS")) and settings.metrics)
+    )
+    if not asked:
+        return None
+    return observability.start(settings, method="inference", model=config.model_path)
+
+
+def _as_request(request: object) -> GenerationRequest:
+    if isinstance(request, GenerationRequest):
+        return request
+    return GenerationRequest.from_mapping(request)
+
+
+def _shown_prompt(request: object) -> str:
+    prompt = request.get("prompt") if hasattr(request, "get") else request
+    return str(prompt)
+
+
+def _attributes(param: SamplingParam) -> dict[str, Any]:
+    """Returns what the trace says of a request; prompts may be secret."""
+    return {
+        "height": param.height,
+        "width": param.width,
+        "num_frames": param.num_frames,
+        "num_inference_steps": param.num_inference_steps,
+        "num_videos": param.num_videos_per_prompt,
+        "guidance_scale": param.guidance_scale,
+        "seed": param.seed,
+    }
+
+
+def _new_batch(
+    prompt: object, param: SamplingParam, *, decode: bool, on_step: Callable[[int, int], None]
+) -> ForwardBatch:
+    if not isinstance(prompt, str):
+        message = f"prompt: expected text, got {prompt!r}"
+        raise ConfigError(message)
+    return ForwardBatch(
+        prompt=prompt,
+        negative_prompt=param.negative_prompt,
+        height=param.height,
+        width=param.width,
+        num_frames=param.num_frames,
+        num_inference_steps=param.num_inference_steps,
+        guidance_scale=param.guidance_scale,
+        guidance_scale_2=param.guidance_scale_2,
+        seeds=param.seeds(),
+        decode=decode,
+        keep_trajectory=param.return_trajectory_latents,
+        on_step=on_step,
+    )
+
+
+def _new_result(batch: ForwardBatch, param: SamplingParam) -> GenerationResult:
+    result = GenerationResult(
+        prompts=batch.prompt,
+        size=(batch.height, batch.width, batch.num_frames),
+        seeds=batch.seeds,
+    )
+    if batch.output is None:
+        result.latents = None if batch.latents is None else batch.latents.cpu()
+    else:
+        batch.output = batch.output.cpu()
+        if param.return_frames:
+            result.samples = batch.output
+            result.frames = list(to_frames(batch.output[0]))
+    if batch.trajectory:
+        result.trajectory = torch.stack([latents for _, latents in batch.trajectory])
+        result.trajectory_timesteps = [timestep for timestep, _ in batch.trajectory]
+    return result
+
+
+def _written(video_CTHW: Tensor, prompt: str, param: SamplingParam) -> str:
+    try:
+        path = output_path(param.output_path, prompt)
+    except OSError as error:
+        message = f"output_path {param.output_path!r} cannot be used: {error.strerror or error}"
+        raise VideoWriteError(message) from error
+    return str(write_mp4(path, to_frames(video_CTHW), fps=param.fps))
+
+
+def _peak_memory_mb(device: torch.device) -> float:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
