@@ -17,7 +17,13 @@ SAVE = CheckpointConfig(save_steps=3)
 
 @pytest.mark.parametrize(
     ("name", "workers", "async_save"),
-    [("finetune", 0, False), ("finetune", 2, True), ("dmd2", 2, False)],
+    [
+        ("finetune", 0, False),
+        ("finetune", 2, True),
+        ("dmd2", 2, False),
+        ("kd", 0, False),
+        ("nft", 0, True),
+    ],
 )
 def test_three_and_three_steps_are_six(
     runs: ModuleType, data: Path, tmp_path: Path, name: str, workers: int, *, async_save: bool

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -52,8 +53,15 @@ def alone(tiny_runs: ModuleType, data: Path) -> dict[str, Any]:
     return {name: tiny_runs.train_alone(name, data) for name in tiny_runs.COMPARED}
 
 
+@pytest.fixture(scope="module")
+def rewards_alone(tiny_runs: ModuleType, data: Path) -> list[dict[str, Any]]:
+    """Steps of DiffusionNFT in this process, on the batches of both ranks."""
+    steps: list[dict[str, Any]] = tiny_runs.reward_steps(data)
+    return steps
+
+
 @pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("name", ["finetune", "dmd2"])
+@pytest.mark.parametrize("name", ["finetune", "dmd2", "kd"])
 def test_losses_on_two_ranks_equal_those_on_one(
     on_two_ranks: dict[str, Any], alone: dict[str, Any], name: str, mesh: tuple[int, int]
 ) -> None:
@@ -71,12 +79,48 @@ def test_the_ranks_see_different_samples_and_noise(alone: dict[str, Any]) -> Non
         assert history[0][0]["total_loss"] != pytest.approx(history[0][1]["total_loss"], rel=1e-3)
 
 
-@pytest.mark.parametrize("name", ["finetune", "dmd2"])
+@pytest.mark.parametrize("name", ["finetune", "dmd2", "kd"])
 def test_a_second_run_with_the_same_seed_is_identical(
     tiny_runs: ModuleType, alone: dict[str, Any], data: Path, name: str
 ) -> None:
     """Every loss agrees in every bit."""
     assert tiny_runs.train_alone(name, data) == alone[name]
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_trajectories_of_two_ranks_equal_those_of_one(
+    tiny_runs: ModuleType,
+    on_two_ranks: dict[str, Any],
+    alone: dict[str, Any],
+    data: Path,
+    mesh: tuple[int, int],
+) -> None:
+    """The ranks share the rows, with a sharded teacher too; stored values agree to rounding."""
+    assert on_two_ranks
+    assert alone
+    for row in range(8):
+        name = Path("trajectories", "samples", f"{row:08d}.pt")
+        one = torch.load(data / name, weights_only=True)
+        two = torch.load(Path(tiny_runs.output_dir(data, mesh)) / name, weights_only=True)
+        assert one.keys() == two.keys()
+        assert one["caption"] == two["caption"] == f"caption {row}"
+        for key in ("trajectory_latents", "trajectory_timesteps", "real", "text_embedding"):
+            torch.testing.assert_close(two[key], one[key], rtol=2**-7, atol=1e-3)
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_rewards_and_updates_on_two_ranks_equal_those_on_one(
+    on_two_ranks: dict[str, Any], rewards_alone: list[dict[str, Any]], mesh: tuple[int, int]
+) -> None:
+    """One rank with twice the batch: the same rewards, advantages, gradients and updates."""
+    together = on_two_ranks[f"nft {mesh}"]
+    assert len(together) == len(rewards_alone) == 3
+    for step_together, step_alone in zip(together, rewards_alone, strict=True):
+        assert step_together["metrics"] == pytest.approx(step_alone["metrics"], rel=1e-3)
+        first, second = step_together["losses"]
+        mean = {name: (loss + second[name]) / 2 for name, loss in first.items()}
+        assert mean == pytest.approx(step_alone["losses"][0], rel=1e-3, abs=1e-7)
+        assert first["policy_loss"] != pytest.approx(second["policy_loss"], rel=1e-3)
 
 
 @pytest.mark.parametrize("mesh", MESHES)

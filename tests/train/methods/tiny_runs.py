@@ -39,6 +39,7 @@ from fastvideo.train.config import TrainingConfig
 from fastvideo.train.methods.distribution_matching.dmd2 import DMD2Method
 from fastvideo.train.methods.fine_tuning.finetune import FineTuneMethod
 from fastvideo.train.methods.knowledge_distillation.kd import KDMethod
+from fastvideo.train.methods.knowledge_distillation.trajectory_dataset import trajectory_loader
 from fastvideo.train.methods.rl.diffusion_nft import DiffusionNFTMethod
 from fastvideo.train.models.gradient_checkpointing import apply_gradient_checkpointing
 from fastvideo.train.models.wan import TEXT_LEN, WanModel
@@ -118,15 +119,17 @@ def dmd2(config: TrainingConfig) -> DMD2Method:
 
 
 def kd(config: TrainingConfig) -> KDMethod:
-    """Knowledge distillation on the tiny model, with the teacher's trajectories beside the data."""
+    """Knowledge distillation on the tiny model, with trajectories in the run's output or data."""
     roles = {
         role: WanModel(training_config=config, init_from=MODEL, trainable=role == "student")
         for role in ("student", "teacher")
     }
     section = {
-        "t_list": [999, 750, 500, 0],
-        "teacher_path_cache": f"{config.data.data_path}_trajectories",
-        "teacher_inference_steps": 6,
+        "t_list": [999, 857, 600, 0],
+        "teacher_path_cache": Path(
+            config.checkpoint.output_dir or str(config.data.data_path), "trajectories"
+        ),
+        "teacher_inference_steps": 3,
         "teacher_guidance_scale": 3.0,
     }
     return KDMethod(cfg=SimpleNamespace(training=config, method=section), role_models=roles)
@@ -140,9 +143,9 @@ def nft(config: TrainingConfig) -> DiffusionNFTMethod:
     }
     rewards = "fastvideo.train.methods.rl.rewards"
     section = {
-        "sampling_steps": 3,
+        "sampling_steps": 2,
         "samples_per_prompt": 2,
-        "timestep_fraction": 0.7,
+        "timestep_fraction": 0.5,
         "num_inner_epochs": 2,
         "kl_beta": 0.01,
         "old_decay_rate": 0.1,
@@ -157,8 +160,8 @@ def nft(config: TrainingConfig) -> DiffusionNFTMethod:
 
 
 METHODS = {"finetune": finetune, "dmd2": dmd2, "kd": kd, "nft": nft}
-COMPARED = ("finetune", "dmd2")
-"""Methods whose steps are those of the trainer on batches of the data set."""
+COMPARED = ("finetune", "dmd2", "kd")
+"""Methods whose steps are the trainer's."""
 
 
 def _endless(loader: Any) -> Iterator[Any]:
@@ -181,7 +184,7 @@ def train_alone(name: str, data: Path, steps: int = STEPS) -> list[list[dict[str
     method = METHODS[name](config)
     method.on_train_start()
     generators = [torch.Generator().manual_seed(SEED + rank) for rank in range(RANKS)]
-    streams = [_endless(_loader_of(config, rank)) for rank in range(RANKS)]
+    streams = [_endless(_loader_of(method, config, rank)) for rank in range(RANKS)]
     history = []
     for step in range(1, steps + 1):
         by_rank = []
@@ -195,7 +198,10 @@ def train_alone(name: str, data: Path, steps: int = STEPS) -> list[list[dict[str
     return history
 
 
-def _loader_of(config: TrainingConfig, rank: int) -> Any:
+def _loader_of(method: TrainingMethod, config: TrainingConfig, rank: int) -> Any:
+    if isinstance(method, KDMethod):
+        trajectories = method.student.dataloader.dataset
+        return trajectory_loader(trajectories, config.data, group=rank, num_groups=RANKS)
     return build_parquet_dataloader(
         config.data.data_path,
         config.data.train_batch_size,
@@ -209,7 +215,9 @@ def _loader_of(config: TrainingConfig, rank: int) -> Any:
 
 def train_as_a_rank(name: str, data: str, mesh: tuple[int, int]) -> list[list[dict[str, float]]]:
     """Trains as one of several ranks; returns losses by step and rank."""
-    method = METHODS[name](training_config(data, mesh))
+    config = training_config(data, mesh)
+    config.checkpoint.output_dir = output_dir(data, mesh)
+    method = METHODS[name](config)
     assert all(is_sharded(model.transformer) for model in method._role_models.values())
     method.on_train_start()
     stream = _endless(method.student.dataloader)
@@ -219,6 +227,28 @@ def train_as_a_rank(name: str, data: str, mesh: tuple[int, int]) -> list[list[di
         method.backward(losses, outputs)
         _finish_step(method, step)
         history.append(get_world_group().all_gather_object(_scalars(losses)))
+    return history
+
+
+def output_dir(data: str | Path, mesh: tuple[int, int]) -> str:
+    """Where two ranks write."""
+    return f"{data}_{mesh[0]}x{mesh[1]}"
+
+
+def reward_steps(
+    data: str | Path, mesh: tuple[int, int] = (1, 1), steps: int = 3
+) -> list[dict[str, Any]]:
+    """Takes steps of DiffusionNFT on the same global batches; returns metrics and ranks' losses."""
+    config = training_config(data, mesh)
+    config.data.train_batch_size = RANKS // get_world_group().world_size
+    method = nft(config)
+    method.on_train_start()
+    stream = _endless(method.student.dataloader)
+    history = []
+    for step in range(1, steps + 1):
+        losses, _, metrics = method.managed_train_step(stream, step)
+        ranks = get_world_group().all_gather_object(_scalars(losses))
+        history.append({"losses": ranks, "metrics": {k: float(v) for k, v in metrics.items()}})
     return history
 
 
@@ -291,6 +321,7 @@ def main(data: str, out: str) -> None:
         for mesh in MESHES:
             results[f"{name} {mesh}"] = train_as_a_rank(name, data, mesh)
     for mesh in MESHES:
+        results[f"nft {mesh}"] = reward_steps(data, mesh)
         for kind in CHECKPOINTING:
             results[f"fp32 {mesh} {kind}"] = compare_with_unsharded(data, mesh, kind, "fp32")
         results[f"bf16 {mesh} full"] = compare_with_unsharded(data, mesh, "full", "bf16")

@@ -14,6 +14,7 @@ bfloat16; timesteps and masks are float32.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import zlib
@@ -184,7 +185,8 @@ class TrajectoryCache:
                 os.fsync(file.fileno())
             temporary.replace(path)
         except (OSError, RuntimeError) as error:  # torch makes a RuntimeError of a full disk
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                temporary.unlink()
             message = (
                 f"method.teacher_path_cache: cannot write {path}: {error}. What has been made "
                 "stays; start again to go on"
