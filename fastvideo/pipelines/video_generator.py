@@ -219,7 +219,7 @@ class VideoGenerator:
             controller.stop()
         telemetry, self._telemetry = self._telemetry, None
         if telemetry is not None:
-            telemetry.shutdown(error=error)
+            telemetry.shutdown(error=error, linger=True)
 
     def _work_of(
         self, each: object
