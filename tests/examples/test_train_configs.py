@@ -122,8 +122,30 @@ def test_the_command_for_a_cpu_in_a_file_trains(
     assert sum(loss != 0 for loss in losses) == steps
 
 
-def test_there_is_a_recipe_for_every_method() -> None:
-    """Each method that this package offers has a shipped file."""
-    used = {yaml.safe_load(path.read_text())["method"]["_target_"] for path in CONFIGS}
-    classes = {target.rpartition(".")[2] for target in used}
-    assert classes == {"FineTuneMethod", "DMD2Method", "KDMethod", "DiffusionNFTMethod"}
+def test_the_table_of_recipes_says_what_the_files_say() -> None:
+    """Both directions: every file that is not tiny has a row, with its method and its roles."""
+    page = (ROOT / "docs" / "training.md").read_text()
+    rows = re.findall(r"^\| `(\w+Method)` \| (.*?) \| `(.*?)` \|", page, re.MULTILINE)
+    stated = {path: (method, re.findall(r"`(\w+)`", roles)) for method, roles, path in rows}
+    folder = ROOT / "examples" / "train" / "configs"
+    raw = {str(path.relative_to(folder)): yaml.safe_load(path.read_text()) for path in CONFIGS}
+    assert stated == {
+        path: (file["method"]["_target_"].rpartition(".")[2], list(file["models"]))
+        for path, file in raw.items()
+        if "tiny" not in path
+    }
+
+
+def test_knowledge_distillation_needs_no_videos(tiny: dict[str, Path], tmp_path: Path) -> None:
+    """With captions alone, trajectories have the size that the run file states."""
+    path = next(path for path in RECIPES if "knowledge_distillation" in str(path))
+    more = [
+        "--training.data.preprocessed_data_type=text_only",
+        f"--training.data.data_path={tiny['text_only']}",
+        "--method.teacher_inference_steps=12",
+        "--training.loop.max_train_steps=1",
+        "--training.checkpoint.training_state_checkpointing_steps=0",
+    ]
+    cfg, method, loader = _build(path, [*_overrides(path, tiny, tmp_path), *more])
+    Trainer(cfg.training).run(method, dataloader=loader, max_steps=1)
+    assert method.cache.read(1)["real"].shape == (3, 16, 8, 8)
