@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 RUN = "faulty"
 SHORT_RUN = "ended-well"
+SHORT_STEPS = 40
 FACTOR = 60.0
 SECONDS = ("300", "1800")
 """Numbers of the rules that are seconds: five minutes, half an hour."""
@@ -139,7 +140,6 @@ def _healthy(scenario: Scenario) -> None:
         timeout_s=_PATIENCE_S,
     )
     scenario.ask("healthy")
-    scenario.ask("recorded", RECORDED)
 
 
 def _slow_rank(scenario: Scenario) -> None:
@@ -182,6 +182,7 @@ def _rank_lost(scenario: Scenario) -> None:
         timeout_s=_PATIENCE_S,
     )
     scenario.ask("rank lost")
+    scenario.ask("recorded", RECORDED)
 
 
 def _sent(scenario: Scenario) -> list[dict[str, Any]]:
@@ -214,7 +215,7 @@ class Stack:
                 )
             )
             self._keep(RecordedRun(prometheus))
-            self._keep(ShortRun(prometheus.targets, SHORT_RUN, 30))
+            self._keep(ShortRun(prometheus.targets, SHORT_RUN, SHORT_STEPS))
             run = self._keep(
                 ObservedRun(
                     directory / "run",

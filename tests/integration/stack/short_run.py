@@ -25,7 +25,7 @@ def main(name: str, steps: int) -> None:
             with profiler_region("training_forward"):
                 time.sleep(0.2)
         telemetry.record_step({"loss": 1 / step, "dataloader_time_sec": 0.001}, losses=["loss"])
-    telemetry.shutdown()
+    telemetry.shutdown(linger=True)  # until the end has been scraped
 
 
 if __name__ == "__main__":
