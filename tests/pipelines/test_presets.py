@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,6 @@ from fastvideo.pipelines.pipeline_config import PipelineConfig
 from fastvideo.pipelines.presets import NO_PRESET, PRESETS, find_preset
 from fastvideo.pipelines.sampling_param import SamplingParam
 from fastvideo.pipelines.stages.input_validation import check_num_frames, check_size
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def model(root: Path, pipeline: str, heads: int, width: int, layers: int) -> Path:
@@ -93,3 +91,26 @@ def test_settings_of_a_pipeline_are_checked(values: dict[str, Any], message: str
     """The message names the field."""
     with pytest.raises(ConfigError, match=message):
         PipelineConfig().updated(values)
+
+
+def test_the_table_of_the_documentation_is_that_of_the_code() -> None:
+    """Every preset has its row, and no row is of another one."""
+    page = Path(__file__).parents[2] / "docs" / "inference.md"
+    table = page.read_text().partition("## Presets")[2].partition("## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
+    expected = []
+    for preset in (*PRESETS, NO_PRESET):
+        param, config = SamplingParam(**preset.sampling), preset.pipeline_config
+        few = config.dmd_denoising_steps
+        expected.append(
+            [
+                preset.name,
+                f"{param.height}x{param.width}",
+                str(param.num_frames),
+                str(param.fps),
+                ", ".join(map(str, few)) if few else str(param.num_inference_steps),
+                f"{param.guidance_scale:g}",
+                "the model's" if config.flow_shift is None else f"{config.flow_shift:g}",
+            ]
+        )
+    assert rows[2:] == expected
