@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import sys
 from pathlib import Path
 
@@ -20,8 +21,9 @@ def environment_page() -> str:
     for variable in envs.VARIABLES.values():
         default = variable.default
         shown = int(default) if isinstance(default, bool) else default
+        text = html.escape(variable.help, quote=False)
         cell = "(empty)" if shown == "" else f"`{shown}`"
-        rows.append(f"| `{variable.name}` | {variable.kind} | {cell} | {variable.help} |")
+        rows.append(f"| `{variable.name}` | {variable.kind} | {cell} | {text} |")
     return "\n".join(
         [
             "# Environment variables",

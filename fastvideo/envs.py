@@ -139,6 +139,38 @@ VARIABLES: dict[str, EnvVar] = {
             False,
             "Emit NVTX ranges for Nsight Systems (needs CUDA)",
         ),
+        # Activation traces
+        EnvVar(
+            "FASTVIDEO_TRACE_ACTIVATIONS",
+            "0/1",
+            False,
+            "Record statistics of what the modules of the transformers return",
+        ),
+        EnvVar(
+            "FASTVIDEO_TRACE_LAYERS",
+            "text",
+            "",
+            "Regular expression that is searched in the names of modules; empty: all modules",
+        ),
+        EnvVar(
+            "FASTVIDEO_TRACE_STATS",
+            "text",
+            "abs_mean,sum",
+            "Statistics, some of abs_mean,sum,min,max,mean,std; shape and dtype are always there",
+        ),
+        EnvVar(
+            "FASTVIDEO_TRACE_OUTPUT",
+            "text",
+            "",
+            "File, in which <rank> and <pid> are replaced; empty: fv_trace_<pid>.jsonl in the "
+            "temporary directory",
+        ),
+        EnvVar(
+            "FASTVIDEO_TRACE_STEPS",
+            "text",
+            "",
+            "Steps such as 0,5 or 10-12; empty: every step",
+        ),
         # Training
         EnvVar(
             "FASTVIDEO_TRAIN_DTYPE",

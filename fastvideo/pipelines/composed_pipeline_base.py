@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Self, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, final
 
 import torch
 
@@ -14,6 +14,7 @@ from fastvideo.distributed import (
     maybe_init_distributed_environment_and_model_parallel,
 )
 from fastvideo.errors import did_you_mean
+from fastvideo.hooks.activation_trace import attach_activation_trace
 from fastvideo.logger import init_logger
 from fastvideo.pipelines.inference_args import InferenceArgs
 from fastvideo.pipelines.model_index import has_second_expert, read_model_index
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from fastvideo.pipelines.stages import PipelineStage
 
 logger = init_logger(__name__)
+
+_TRANSFORMERS: Final = ("transformer", "transformer_2")
 
 
 class ComposedPipelineBase(ABC):
@@ -134,7 +137,14 @@ class ComposedPipelineBase(ABC):
         return cls(model_dir, args, loaded_modules=loaded_modules)
 
     def post_init(self) -> None:
-        """Makes the stages, when all modules are there."""
+        """Attaches what watches the transformers, and makes the stages, when all modules are there.
+
+        Raises:
+            ConfigError: An environment variable on activation tracing cannot be used.
+        """
+        for role in _TRANSFORMERS:
+            if self.modules.get(role) is not None:
+                attach_activation_trace(self.modules[role], role=role)
         self.stages: tuple[PipelineStage, ...] = tuple(self.create_stages())
 
     @abstractmethod

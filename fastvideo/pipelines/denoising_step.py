@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
+from fastvideo.hooks.activation_trace import trace_step
 from fastvideo.profiler import profiler_region
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator
+
+LOOP: Final = "denoising"
+"""Name of these loops in activation traces."""
 
 
-def denoising_step(index: int) -> AbstractContextManager[object, bool | None]:
+@contextmanager
+def denoising_step(index: int) -> Iterator[None]:
     """Marks the body as one step of a denoising loop, all its transformer calls included.
 
     Args:
         index: The step, from 0.
     """
-    return profiler_region("inference_denoising_step", denoising_step=index)
+    with (
+        profiler_region("inference_denoising_step", denoising_step=index),
+        trace_step(index, loop=LOOP),
+    ):
+        yield

@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from fastvideo.distributed.collective_wait import drain_collectives
+from fastvideo.hooks.activation_trace import trace_step
 from fastvideo.observability import active as active_telemetry
 from fastvideo.profiler import profiler_region
 from fastvideo.train.metrics import StepScalars, learning_rates
@@ -88,7 +89,7 @@ class StepRunner:
             NonFiniteLossError: A loss is NaN or infinite and the guard's policy is ``raise``.
         """
         tracker = self._tracker
-        with self._region(step):
+        with self._region(step), trace_step(step):
             tracker.begin(step)
             try:
                 scalars = self._train(step)

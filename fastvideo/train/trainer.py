@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastvideo.distributed import get_local_torch_device, get_world_rank, get_world_size
 from fastvideo.errors import ConfigError
+from fastvideo.hooks.activation_trace import attach_activation_trace, detach_activation_trace
 from fastvideo.logger import init_logger
 from fastvideo.profiler import profiler_region
 from fastvideo.train.callbacks import CallbackDict
@@ -18,7 +19,7 @@ from fastvideo.train.step import StepRunner, StepSettings
 from fastvideo.train.trackers import StepTracker, build_tracker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from fastvideo.train.config import TrainingConfig
@@ -125,7 +126,7 @@ class Trainer:
                 ``raise``. Other exceptions of the method, the callbacks and the loader pass
                 unchanged; trackers are then closed with exit code 1.
         """
-        with profiler_region("training_train"):
+        with profiler_region("training_train"), _activations_traced(method):
             try:
                 first = self._prepare(method, start_step, checkpoint_manager)
                 runner = self._make_runner(method, dataloader, checkpoint_manager)
@@ -241,6 +242,21 @@ class Trainer:
         metrics = hook(step) if hook is not None else None
         if metrics:
             self.tracker.log(metrics, step)
+
+
+@contextmanager
+def _activations_traced(method: TrainingMethod) -> Iterator[None]:
+    """Traces the activations of every role meanwhile, if the environment asks for it."""
+    roles = getattr(method, "role_modules", {})
+    traces = [
+        attach_activation_trace(modules["transformer"], role=role)
+        for role, modules in roles.items()
+    ]
+    try:
+        yield
+    finally:
+        for trace in traces:
+            detach_activation_trace(trace)
 
 
 def _accumulation_rounds(config: TrainingConfig) -> int:

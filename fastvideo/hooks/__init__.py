@@ -1,0 +1,20 @@
+"""Hooks on modules: tracing of activations, and what it is built on."""
+
+from fastvideo.hooks.activation_trace import (
+    ActivationTrace,
+    attach_activation_trace,
+    current_step_idx,
+    detach_activation_trace,
+    trace_step,
+)
+from fastvideo.hooks.hooks import ForwardHook, ModuleHookManager
+
+__all__ = [
+    "ActivationTrace",
+    "ForwardHook",
+    "ModuleHookManager",
+    "attach_activation_trace",
+    "current_step_idx",
+    "detach_activation_trace",
+    "trace_step",
+]
