@@ -48,5 +48,17 @@ def current_trace() -> tuple[str | None, str | None]:
     root = now.root
     if root is None:
         return None, None
-    entry = innermost.get() or root
+    entry = innermost_since(root)
     return f"{now.trace_id:032x}", f"{entry.span_id:016x}"
+
+
+def innermost_since(root: SampledEntry) -> SampledEntry:
+    """Returns the innermost open region of the trace that ``root`` opened, in this thread or task.
+
+    What a past trace has left behind is none of it: a task that was begun there, or a generator
+    that is closed now, has regions of that trace around it.
+    """
+    entry = innermost.get()
+    if entry is None or getattr(entry, "start_ns", root.start_ns) < root.start_ns:
+        return root
+    return entry

@@ -12,7 +12,7 @@ from opentelemetry import context as otel
 from opentelemetry import trace as otel_trace
 from opentelemetry.trace import SpanContext, TraceFlags
 
-from fastvideo.observability.current import innermost, now
+from fastvideo.observability.current import innermost, innermost_since, now
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,12 +28,17 @@ class InnermostRegion(otel_trace.NonRecordingSpan):
         super().__init__(otel_trace.INVALID_SPAN_CONTEXT)
         self._trace_id = trace_id
 
+    @property
+    def is_current(self) -> bool:
+        """Whether its trace is the one that is open."""
+        return now.trace_id == self._trace_id
+
     def get_span_context(self) -> SpanContext:
         """Returns the identity of the region that is innermost now; invalid after the trace."""
         root = now.root
-        if root is None or now.trace_id != self._trace_id:
+        if root is None or not self.is_current:
             return otel_trace.INVALID_SPAN_CONTEXT
-        entry = innermost.get() or root
+        entry = innermost_since(root)
         return SpanContext(
             self._trace_id, entry.span_id, is_remote=False, trace_flags=TraceFlags(1)
         )
@@ -82,7 +87,8 @@ class OtelContexts:
     ) -> tuple[Token[SampledEntry | None], Any] | Token[SampledEntry | None]:
         """Enters a region under a context that is not the trace's own.
 
-        That is the program's own span, baggage, or another thread.
+        That is the program's own span, baggage, another thread, or a task that was begun in a
+        trace that is over.
 
         Args:
             entry: The region's entry.
@@ -92,7 +98,7 @@ class OtelContexts:
             What the entry keeps; a pair when :meth:`leave_foreign` has something to do.
         """
         span = otel_trace.get_current_span()
-        if isinstance(span, InnermostRegion):
+        if isinstance(span, InnermostRegion) and span.is_current:
             return token
         around = span.get_span_context()
         if around.is_valid:

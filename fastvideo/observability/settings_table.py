@@ -258,7 +258,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         ("OTEL_BSP_MAX_QUEUE_SIZE",),
         "count",
         "2048",
-        "Most spans that wait to be built, and most that wait to be sent",
+        "Most spans that wait to be built, and most that wait to be sent; a step that has more is "
+        "taken while hardly any wait",
         "spans",
         in_file=False,
     ),

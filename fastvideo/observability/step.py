@@ -24,7 +24,7 @@ from fastvideo.observability.tracing.ids import (
     step_root_span_id,
     step_trace_id,
 )
-from fastvideo.observability.tracing.records import ROOT_SPAN_NAME, StepSpans
+from fastvideo.observability.tracing.records import LATE, ROOT_SPAN_NAME, StepSpans
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,6 @@ MAX_ENTRIES: Final = 10_000
 """How many entries of one step leave spans behind: some megabytes, and a trace one can look at."""
 
 DROPPED: Final = "dropped"
-LATE: Final = "late"
 STEP_LIMIT: Final = "step_limit"
 
 STEP_REGION: Final = "training_train_one_step"

@@ -388,6 +388,55 @@ def test_spans_of_the_program_in_other_threads_get_their_region(
     )
 
 
+def test_a_task_of_an_earlier_step_has_the_regions_of_this_one(sampled: Telemetry) -> None:
+    """What a long-lived task does inside a region belongs to the step that is open then."""
+
+    async def serve(requests: asyncio.Queue[asyncio.Future[int]]) -> None:
+        while True:
+            answer = await requests.get()
+            with profiler_region("dmd2_critic_loss"):
+                answer.set_result(trace.get_current_span().get_span_context().trace_id)
+
+    async def steps() -> list[int]:
+        requests: asyncio.Queue[asyncio.Future[int]] = asyncio.Queue()
+        answers = []
+        task = None
+        for number in (1, 2):
+            with profiler_region(STEP, step=number), profiler_region("training_forward"):
+                task = task or asyncio.create_task(serve(requests))
+                answer = asyncio.get_running_loop().create_future()
+                requests.put_nowait(answer)
+                answers.append(await answer)
+        assert task is not None
+        task.cancel()
+        return answers
+
+    assert asyncio.run(steps()) == [step_trace_id("run", "0-a", number) for number in (1, 2)]
+    assert [len(spans.entries) for spans in sampled.spans] == [3, 3]
+
+
+def test_a_generator_of_an_earlier_step_does_not_become_a_parent(
+    sampled: Telemetry, mine: Spans
+) -> None:
+    """Closed in a later step, it leaves that step's root as what is innermost."""
+
+    def batches() -> Iterator[int]:
+        with profiler_region("training_dataloader"):
+            yield 1
+
+    kept = batches()
+    with profiler_region(STEP, step=1), profiler_region("training_forward"):
+        next(kept)
+    with profiler_region(STEP, step=2):
+        kept.close()  # type: ignore[attr-defined]
+        logged = current_trace()[1]
+        with mine.tracer.start_as_current_span("mine"):
+            pass
+    root = sampled.spans[1].root.span_id
+    assert logged == f"{root:016x}"
+    assert mine.parent_of("mine") == (step_trace_id("run", "0-a", 2), root)
+
+
 def test_in_an_unsampled_step_spans_of_the_program_are_not_sampled(
     unsampled: Telemetry, mine: Spans
 ) -> None:

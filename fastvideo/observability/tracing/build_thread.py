@@ -13,7 +13,7 @@ from fastvideo.observability.tracing.budget import TraceBudget
 from fastvideo.observability.tracing.builder import StepBuilder
 from fastvideo.observability.tracing.fan_out import ERROR, FanOut
 from fastvideo.observability.tracing.ledger import Ledger
-from fastvideo.observability.tracing.records import SpanRecord
+from fastvideo.observability.tracing.records import LATE, SpanRecord, span_count
 from fastvideo.observability.tracing.run_spans import run_start_context
 from fastvideo.observability.tracing.sender import DROPPED
 
@@ -94,7 +94,7 @@ class BuildThread:
             self._pace.rests = request is None
             self._drain()
             if request is None:
-                self._guard(self._fan_out.emit_all, 0)
+                self._guard(self._fan_out.emit, 0)
                 continue
             flush = partial(self._fan_out.flush, request.deadline, ends=request.ends)
             delivered = self._guard(flush, 0) is True
@@ -107,7 +107,7 @@ class BuildThread:
     def _drain(self) -> None:
         """Builds everything that is queued."""
         while not self._abandoned and (item := self._inbox.take()) is not None:
-            spans = 1 if isinstance(item, SpanRecord) else len(item.entries) + 1
+            spans = span_count(item)
             self._ledger.expect(spans)
             made = self._guard(partial(self._make, item), spans)
             if made is not None:
@@ -119,6 +119,7 @@ class BuildThread:
         """Returns the spans of an item, and each encoded where anything wants them so."""
         if isinstance(item, SpanRecord):
             return [item], self._encode([item]) if self._fan_out.takes_protobuf else []
+        self._drop(LATE, item.leave_out_late())
         records, drawn = self._builder.build(item, self._pace)
         if not self._fan_out.takes_protobuf and self._budget.holds(
             [wire.size_bound(record) for record in records]
@@ -129,11 +130,15 @@ class BuildThread:
         left_out = len(records) - len(chosen)
         if not left_out:
             return records, encoded
-        self._ledger.expect(left_out)
-        self._ledger.settle(DROPPED, BUDGET, left_out)
+        self._drop(BUDGET, left_out)
         if chosen:
             encoded[chosen[0]] = wire.encode_span(records[chosen[0]])  # says what is missing
         return [records[i] for i in chosen], [encoded[i] for i in chosen]
+
+    def _drop(self, reason: str, spans: int) -> None:
+        """Counts spans that are expected and will not be among those that are made."""
+        self._ledger.expect(spans)
+        self._ledger.settle(DROPPED, reason, spans)
 
     def _encode(self, records: list[SpanRecord]) -> list[bytes]:
         encoded: list[bytes] = []

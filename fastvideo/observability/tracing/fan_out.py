@@ -87,14 +87,16 @@ class FanOut:
             self.emit()
         self._records.extend(records)
         self._encoded.extend(encoded)
-        while len(self._records) >= size:
+        if len(self._records) >= size:
             self.emit()
 
     def emit(self) -> None:
-        """Gives what was gathered to everything that wants it, at most one batch."""
-        size = self._settings.batch.max_batch
-        records, self._records = self._records[:size], self._records[size:]
-        encoded, self._encoded = self._encoded[:size], self._encoded[size:]
+        """Gives what was gathered to everything that wants it.
+
+        That is one batch, or one step that is larger.
+        """
+        records, self._records = self._records, []
+        encoded, self._encoded = self._encoded, []
         if not records or self._abandoned:
             return
         host = self._find_host()
@@ -106,18 +108,14 @@ class FanOut:
             return
         self._ledger.expect((destinations - 1) * len(records))
         for sink in sinks:
-            self._write(sink, records)
+            for batch in self._batches(len(records)):
+                self._write(sink, records[batch])
         if sender is not None:
             self._send(sender, records, encoded)
 
-    def emit_all(self) -> None:
-        """Emits everything that was gathered."""
-        while self._records:
-            self.emit()
-
     def flush(self, deadline: float, *, ends: bool) -> bool:
         """Emits everything and sees it sent; returns whether it was, before ``deadline``."""
-        self.emit_all()
+        self.emit()
         if self._sender is None:
             return True
         done: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -145,19 +143,28 @@ class FanOut:
             return None
         return Sender(transport, otlp.timeout_s, self._settings.batch, self._ledger.settle)
 
+    def _batches(self, spans: int) -> list[slice]:
+        size = self._settings.batch.max_batch
+        return [slice(first, min(first + size, spans)) for first in range(0, spans, size)]
+
     def _send(
         self, sender: Sender, records: Sequence[SpanRecord], encoded: Sequence[bytes]
     ) -> None:
-        otlp = self._settings.otlp
         try:
-            if otlp is not None and otlp.protocol == HTTP_JSON:
-                body = self._json.encode(records)
-            else:
-                body = wire.encode_request(self._resource, self._scope, encoded)
+            batches = [
+                Batch(self._request(records[batch], encoded[batch]), batch.stop - batch.start)
+                for batch in self._batches(len(records))
+            ]
         except Exception:
             self._ledger.settle(DROPPED, ERROR, len(records))
             raise
-        sender.submit(Batch(body, len(records)))
+        sender.submit(*batches)
+
+    def _request(self, records: Sequence[SpanRecord], encoded: Sequence[bytes]) -> bytes:
+        otlp = self._settings.otlp
+        if otlp is not None and otlp.protocol == HTTP_JSON:
+            return self._json.encode(records)
+        return wire.encode_request(self._resource, self._scope, encoded)
 
     def _find_host(self) -> HostSink | None:
         provider = find_host_provider()
@@ -169,6 +176,8 @@ class FanOut:
         return self._host
 
     def _write(self, sink: SpanSink, records: Sequence[SpanRecord]) -> None:
+        if self._abandoned:  # while the sink held the batch before this one
+            return
         log = self._logs[sink.name]
         taken = len(records)
         try:

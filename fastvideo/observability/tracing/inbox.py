@@ -7,6 +7,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from fastvideo.observability.tracing.records import span_count
 from fastvideo.observability.tracing.sender import Flush
 
 if TYPE_CHECKING:
@@ -39,12 +40,9 @@ class Inbox:
         return len(self._queue)
 
     def put(self, item: StepSpans | SpanRecord, spans: int) -> bool:
-        """Takes an item that stands for ``spans`` spans; returns False where it has no room.
-
-        What is larger than the whole queue is taken when there is nothing else in it.
-        """
+        """Takes an item that stands for ``spans`` spans; returns False where it has no room."""
         waiting = len(self._queue)
-        if waiting and waiting + spans > self._settings.max_queue:
+        if not self._settings.has_room(waiting, spans):
             return False
         self._queue.extend([item, *[None] * (spans - 1)])
         if waiting + spans >= self._settings.max_batch and not self._woken:
@@ -54,17 +52,24 @@ class Inbox:
 
     def take(self) -> StepSpans | SpanRecord | None:
         """Returns the oldest item, or None where there is none. For the one reader."""
-        while self._queue:
-            item = self._queue.popleft()
+        while True:
+            try:
+                item = self._queue.popleft()
+            except IndexError:  # looking first would not help: another thread may empty it
+                return None
             if item is not None:
                 return item
-        return None
 
     def clear(self) -> int:
-        """Empties the queue; returns how many spans that were."""
-        waiting = len(self._queue)
-        self._queue.clear()
-        return waiting
+        """Empties the queue; returns how many spans in it were not taken.
+
+        What the reader took is the reader's to count, though it is in the queue until it asks for
+        the next.
+        """
+        spans = 0
+        while (item := self.take()) is not None:
+            spans += span_count(item)
+        return spans
 
     def wake(self) -> None:
         """Ends the reader's wait."""

@@ -84,6 +84,10 @@ class RegionEntry(Protocol):
         """Context of the user's own span that is nearer than ``parent`` at entry, or None."""
 
 
+LATE = "late"
+"""Why there is no span of a region that was left after its trace had ended."""
+
+
 @dataclass(slots=True)
 class StepSpans:
     """Everything one rank recorded of one sampled training step.
@@ -115,6 +119,16 @@ class StepSpans:
     omitted: int = 0
     request_parent: int | None = None
 
+    def leave_out_late(self) -> int:
+        """Takes out entries that began in an earlier trace; returns how many those were.
+
+        An entry that is left while another trace is open is finished there.
+        """
+        begun = self.anchor_perf_ns
+        entries = [entry for entry in self.entries if entry.start_ns >= begun]
+        late, self.entries = len(self.entries) - len(entries), entries
+        return late
+
 
 @dataclass(slots=True)
 class SpanRecord:
@@ -145,3 +159,8 @@ class SpanRecord:
     links: tuple[tuple[int, int], ...] = ()
     dropped_attributes: int = 0
     remote_parent: bool = False
+
+
+def span_count(item: StepSpans | SpanRecord) -> int:
+    """Returns how many spans a step, or a span that belongs to none, stands for."""
+    return 1 if isinstance(item, SpanRecord) else len(item.entries) + 1

@@ -100,13 +100,18 @@ class Sender:
         """
         self._thread.start()
 
-    def submit(self, batch: Batch) -> None:
-        """Takes a batch, or counts its spans as dropped when the backlog is full."""
-        if self._submitted - self._finished + batch.spans > self._settings.max_queue:
-            self._count(DROPPED, QUEUE_FULL, batch.spans)
+    def submit(self, *batches: Batch) -> None:
+        """Takes batches, or counts their spans as dropped when the backlog has no room for all.
+
+        They belong together: spans of one are parents of spans of another.
+        """
+        spans = sum(batch.spans for batch in batches)
+        if not self._settings.has_room(self._submitted - self._finished, spans):
+            self._count(DROPPED, QUEUE_FULL, spans)
             return
-        self._submitted += batch.spans
-        self._inbox.put(batch)
+        self._submitted += spans
+        for batch in batches:
+            self._inbox.put(batch)
 
     def flush(self, request: Flush) -> None:
         """Asks for everything to be sent; the answer goes to ``request.done``."""

@@ -56,6 +56,14 @@ class BatchSettings:
     max_queue: int = 2048
     max_batch: int = 512
 
+    def has_room(self, waiting: int, spans: int) -> bool:
+        """Tells whether a queue in which so many spans wait takes these, which stay together.
+
+        What is larger than the whole queue is taken while no more than one request waits.
+        """
+        left = self.max_queue - spans
+        return waiting <= (left if left >= 0 else self.max_batch)
+
 
 @dataclass(frozen=True, slots=True)
 class SpanLimits:

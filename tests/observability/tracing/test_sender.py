@@ -134,6 +134,21 @@ def test_the_backlog_is_bounded(make_sender: Any, counts: Any) -> None:
     assert counts.wait_for("exported", 100)
 
 
+def test_batches_that_belong_together_are_taken_as_one(make_sender: Any, counts: Any) -> None:
+    """No span is sent without its parents, however large a step is and however full the backlog."""
+    transport = ScriptedTransport(TAKEN)
+    transport.held.clear()
+    sender = make_sender(transport, max_queue=20, max_batch=10)
+    sender.submit(Batch(b"1", 1))
+    sender.submit(*[Batch(b"2", 10)] * 3)  # larger than the backlog, of which little is in use
+    sender.submit(Batch(b"3", 10))
+    sender.submit(*[Batch(b"4", 10)] * 3)
+    assert dict(counts.seen) == {("dropped", "queue_full"): 40}
+    transport.held.set()
+    assert counts.wait_for("exported", 31)
+    assert transport.sent == [b"1", b"2", b"2", b"2"]
+
+
 def test_retry_after_is_honoured(make_sender: Any, counts: Any) -> None:
     """A collector that asks to be left alone is, until its time has passed."""
     wait = Outcome("unavailable", retryable=True, retry_after_s=0.3, detail="HTTP 503")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fastvideo.observability.tracing.ids import step_root_span_id
+from fastvideo.observability.tracing.inbox import Inbox
 from fastvideo.observability.tracing.run_spans import run_start_record
-from fastvideo.observability.tracing.settings import TraceSettings
+from fastvideo.observability.tracing.settings import BatchSettings, TraceSettings
 from fastvideo.observability.tracing.worker import SpanPipeline
 
 if TYPE_CHECKING:
@@ -168,6 +170,59 @@ def test_the_queue_is_bounded(steps: ModuleType, counts: Any) -> None:
     assert dict(counts.seen) == {("dropped", "queue_full"): 400}
     pipeline.shutdown(0.1)
     assert counts.seen["dropped", "shutdown"] == 100
+
+
+def test_a_step_larger_than_the_queue_arrives_whole(
+    start_pipeline: Callable[..., SpanPipeline], steps: ModuleType, counts: Any, http_receiver: Any
+) -> None:
+    """Where the collector is there, no queue is too small for one step."""
+    pipeline = start_pipeline(
+        {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": http_receiver.endpoint,
+            "OTEL_BSP_MAX_QUEUE_SIZE": "64",
+        }
+    )
+    pipeline.submit(run_start_record(steps.make_identity(), start_unix_ns=1, end_unix_ns=2))
+    pipeline.submit_step(steps.make_step(1, children=998))
+    assert pipeline.flush(5)
+    assert dict(counts.seen) == {("exported", "otlp"): 1001}
+
+
+def test_what_the_worker_has_taken_is_counted_once(steps: ModuleType, counts: Any) -> None:
+    """A step that is being built when telemetry ends is not counted as one that waits, too."""
+    settings = TraceSettings.from_env({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"})
+    pipeline = SpanPipeline(settings, steps.make_identity(), count=counts)
+    pipeline._started = True  # without its threads: the test is the reader
+    pipeline.submit_step(steps.make_step(1))
+    pipeline.submit_step(steps.make_step(2))
+    assert pipeline._inbox.take() is not None
+    pipeline.shutdown(0.1)
+    assert dict(counts.seen) == {("dropped", "shutdown"): 5}
+
+
+def test_the_queue_may_be_emptied_while_it_is_read(steps: ModuleType) -> None:
+    """A reader that is giving way between looking and taking finds nothing, and goes on."""
+
+    class Emptied(deque[Any]):
+        def __bool__(self) -> bool:
+            return True
+
+    inbox = Inbox(BatchSettings())
+    inbox._queue = Emptied()
+    assert inbox.take() is None
+
+
+def test_what_was_left_in_a_later_step_is_late(
+    start_pipeline: Callable[..., SpanPipeline], steps: ModuleType, counts: Any, http_receiver: Any
+) -> None:
+    """A region of an earlier step is no part of the one that is open when it is left."""
+    pipeline = start_pipeline({"OTEL_EXPORTER_OTLP_ENDPOINT": http_receiver.endpoint})
+    step = steps.make_step(2)
+    step.entries.insert(0, steps.Entry("training_backward", 1, step.root.start_ns + 1))
+    pipeline.submit_step(step)
+    assert pipeline.flush(5)
+    assert "training_backward" not in {span.name for span in http_receiver.inbox.spans()}
+    assert dict(counts.seen) == {("exported", "otlp"): 5, ("dropped", "late"): 1}
 
 
 def test_submitting_never_waits(
