@@ -39,7 +39,7 @@ class EngineConfig:
         dit_cpu_offload: Keep the transformer in host memory while it is not used.
         text_encoder_cpu_offload: The same for the text encoder.
         vae_cpu_offload: The same for the VAE.
-        enable_torch_compile: Compile the transformer's blocks when they are first used.
+        enable_torch_compile: Compile the transformer when it is first used.
         torch_compile_kwargs: Arguments of ``torch.compile``.
         output_type: ``latent`` leaves out decoding; anything else is pixels.
         revision: Of a model on the hub; only None is offered.
