@@ -13,6 +13,7 @@
 #   NODE_RANK      this machine, from 0        (0)
 #   MASTER_ADDR    where the machines meet     (127.0.0.1)
 #   MASTER_PORT    the port there              (a free one; 29501 with several machines)
+#   MAX_RESTARTS   starts after a rank failed  (0; needs checkpoints, resumed from latest)
 #   WANDB_API_KEY  Weights & Biases key        (none, and then WANDB_MODE is offline)
 #   WANDB_MODE     online, offline, disabled   (online where there is a key)
 #   LOG_DIR        directory of the log file   (examples/train)

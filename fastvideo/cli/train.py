@@ -19,8 +19,8 @@ _DESCRIPTION = """\
 Trains from a run file, with one process per GPU of this machine; on a machine without
 GPUs, one process on the CPU. The run file and the overrides are checked first.
 
-Environment: NUM_GPUS, NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT, WANDB_API_KEY,
-WANDB_MODE. Relative paths are relative to the current directory."""
+Environment: NUM_GPUS, NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT, MAX_RESTARTS,
+WANDB_API_KEY, WANDB_MODE. Relative paths are relative to the current directory."""
 
 
 def add_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type is private
@@ -38,6 +38,12 @@ def add_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type is pr
         metavar="N",
         help="processes on this machine (default: NUM_GPUS, or all GPUs)",
     )
+    parser.add_argument(
+        "--max-restarts",
+        type=int,
+        metavar="N",
+        help="how often all ranks start again after one has failed (default: MAX_RESTARTS, or 0)",
+    )
     parser.set_defaults(run=run, takes_overrides=True)
 
 
@@ -51,9 +57,13 @@ def run(args: argparse.Namespace) -> int:
         ConfigError: The run file, an override or a variable of the environment is wrong.
     """
     import_extra("yaml", extra="train")
-    from fastvideo.train.launcher import plan_launch  # noqa: PLC0415 - needs the extra
+    from fastvideo.train.launcher import (  # noqa: PLC0415 - needs the extra
+        plan_launch,
+        restarts_asked_for,
+    )
     from fastvideo.train.preflight import (  # noqa: PLC0415 - needs the extra
         check_environment,
+        check_restarts,
         check_run,
     )
     from fastvideo.train.run_config import load_run_config  # noqa: PLC0415 - needs the extra
@@ -66,7 +76,10 @@ def run(args: argparse.Namespace) -> int:
         check_environment()
         cfg = load_run_config(arguments.config, arguments.overrides)
         check_run(cfg, dry_run=arguments.dry_run)
-    plan = plan_launch(arguments, os.environ, num_gpus=args.num_gpus)
+        restarts = args.max_restarts
+        restarts = restarts_asked_for(os.environ) if restarts is None else restarts
+        check_restarts(cfg.training.checkpoint, restarts)
+    plan = plan_launch(arguments, os.environ, num_gpus=args.num_gpus, max_restarts=restarts)
     for note in plan.notes:
         sys.stderr.write(f"fastvideo: {note}\n")
     sys.stderr.flush()

@@ -31,6 +31,9 @@ LOOPBACK = "127.0.0.1"
 SHARED_PORT = 29501
 """Port where several nodes meet unless told otherwise; they cannot agree on a free one."""
 
+PROCESSES_PER_CORE = 4
+"""How many processes without a GPU of their own a core may have before a run is refused."""
+
 _WANDB_HOST = "api.wandb.ai"
 _NVIDIA_SMI_TIMEOUT_S = 30.0
 
@@ -55,6 +58,7 @@ def plan_launch(
     environ: Mapping[str, str],
     *,
     num_gpus: int | None = None,
+    max_restarts: int | None = None,
     visible_gpus: int | None = None,
 ) -> LaunchPlan:
     """Decides how a run is started.
@@ -62,16 +66,23 @@ def plan_launch(
     Args:
         arguments: The trainer's command line.
         environ: The environment: `NUM_GPUS`, `NNODES`, `NODE_RANK`, `MASTER_ADDR`, `MASTER_PORT`,
-            `WANDB_API_KEY` and `WANDB_MODE` are understood; empty counts as unset.
+            `MAX_RESTARTS`, `WANDB_API_KEY` and `WANDB_MODE` are understood; empty counts as unset.
         num_gpus: Processes on this node; wins over `NUM_GPUS`.
+        max_restarts: How often all ranks are started again after one has failed; wins over
+            `MAX_RESTARTS`.
         visible_gpus: GPUs of this machine; counted when None.
 
     Raises:
-        ConfigError: One of the numbers in the environment is none.
+        ConfigError: One of the numbers in the environment is none, or there would be far more
+            processes than cores.
     """
     gpus = count_visible_gpus(environ) if visible_gpus is None else visible_gpus
     notes: list[str] = []
-    processes = num_gpus if num_gpus is not None else _positive(environ, "NUM_GPUS", 0)
+    restarts = restarts_asked_for(environ) if max_restarts is None else max_restarts
+    processes = num_gpus if num_gpus is not None else _whole_number(environ, "NUM_GPUS", 0)
+    check_process_count(
+        processes, gpus=gpus, where="NUM_GPUS" if num_gpus is None else "--num-gpus"
+    )
     if processes <= 0:
         processes = max(gpus, 1)
         if gpus == 0:
@@ -84,7 +95,7 @@ def plan_launch(
     argv = (
         sys.executable,
         *("-m", LAUNCHER),
-        *_rendezvous(environ),
+        *_rendezvous(environ, restarts=restarts),
         *("--nproc_per_node", str(processes)),
         *("-m", ENTRY_POINT, "--config", str(arguments.config)),
         *(("--dry-run",) if arguments.dry_run else ()),
@@ -129,15 +140,74 @@ def find_free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _rendezvous(environ: Mapping[str, str]) -> tuple[str, ...]:
-    nodes = _positive(environ, "NNODES", 1)
+def check_process_count(processes: int, *, gpus: int, where: str, cores: int | None = None) -> None:
+    """Refuses more processes than this machine can have any use for, before one is started.
+
+    Args:
+        processes: How many are to be started here.
+        gpus: GPUs of this machine.
+        where: Where the number was given, for the message.
+        cores: Cores of this machine; counted when None.
+
+    Raises:
+        ConfigError: There are more than four for each core, and more than there are GPUs.
+    """
+    cores = cores or os.cpu_count() or 1
+    most = max(gpus, PROCESSES_PER_CORE * cores)
+    if processes > most:
+        message = (
+            f"{where} asks for {processes} processes on a machine with {gpus} GPU(s) and {cores} "
+            f"core(s); expected one for each GPU, or at most {PROCESSES_PER_CORE} for each core: "
+            f"set {where} to {most} or less"
+        )
+        raise ConfigError(message)
+
+
+def restarts_asked_for(environ: Mapping[str, str]) -> int:
+    """Returns `MAX_RESTARTS`, or 0.
+
+    Args:
+        environ: Where it is looked up.
+
+    Raises:
+        ConfigError: It is no whole number.
+    """
+    return _whole_number(environ, "MAX_RESTARTS", 0, at_least=0)
+
+
+def _rendezvous(environ: Mapping[str, str], *, restarts: int) -> tuple[str, ...]:
+    """Returns torchrun's options on where the ranks meet.
+
+    The fixed ranks of several machines cannot meet a second time, so machines that may start
+    again meet in a store that the first of them keeps, and may get other ranks there.
+    """
+    nodes = _whole_number(environ, "NNODES", 1)
+    node = _node_rank(environ, nodes)
+    address = environ.get("MASTER_ADDR") or LOOPBACK
     default_port = find_free_port() if nodes == 1 else SHARED_PORT
+    port = _whole_number(environ, "MASTER_PORT", default_port)
+    size = ("--nnodes", str(nodes), *(("--max_restarts", str(restarts)) if restarts else ()))
+    if nodes == 1 or not restarts:
+        meeting = ("--node_rank", str(node), "--master_addr", address, "--master_port", str(port))
+        return (*size, *meeting)
     return (
-        *("--nnodes", str(nodes)),
-        *("--node_rank", environ.get("NODE_RANK") or "0"),
-        *("--master_addr", environ.get("MASTER_ADDR") or LOOPBACK),
-        *("--master_port", str(_positive(environ, "MASTER_PORT", default_port))),
+        *size,
+        *("--rdzv_backend", "c10d", "--rdzv_endpoint", f"{address}:{port}"),
+        *("--rdzv_id", environ.get("SLURM_JOB_ID") or "fastvideo"),
+        *("--rdzv_conf", f"is_host={int(node == 0)}"),
+        *(("--local_addr", address) if node == 0 else ()),
     )
+
+
+def _node_rank(environ: Mapping[str, str], nodes: int) -> int:
+    node = _whole_number(environ, "NODE_RANK", 0, at_least=0)
+    if node >= nodes:
+        message = (
+            f"environment variable NODE_RANK={node}: expected a number from 0 to {nodes - 1}, as "
+            f"NNODES is {nodes}; every machine needs a NODE_RANK of its own"
+        )
+        raise ConfigError(message)
+    return node
 
 
 def _environment(environ: Mapping[str, str], *, on_cpu: bool, notes: list[str]) -> dict[str, str]:
@@ -167,14 +237,14 @@ def _logged_in_to_wandb(environ: Mapping[str, str]) -> bool:
         return False
 
 
-def _positive(environ: Mapping[str, str], name: str, default: int) -> int:
+def _whole_number(environ: Mapping[str, str], name: str, default: int, *, at_least: int = 1) -> int:
     text = environ.get(name, "").strip()
     if not text:
         return default
-    if not text.isdecimal() or int(text) < 1:
+    if not text.isdecimal() or int(text) < at_least:
         message = (
-            f"environment variable {name}={text!r}: expected a whole number of at least 1; "
-            f"unset it to let the launcher decide"
+            f"environment variable {name}={text!r}: expected a whole number of at least "
+            f"{at_least}; unset it to let the launcher decide"
         )
         raise ConfigError(message)
     return int(text)

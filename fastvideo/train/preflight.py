@@ -7,6 +7,7 @@ every rank; a trainer that was started without the launcher asks for itself.
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,6 +42,7 @@ def check_run(cfg: RunConfig, *, dry_run: bool) -> None:
         CheckpointError: It is damaged.
     """
     reject_unavailable(cfg.training)
+    _check_output_dir(cfg.training.checkpoint.output_dir)
     _check_checkpoints(cfg.training.checkpoint)
     checked_tracker_names(cfg.training.tracker.trackers)
     if dry_run:
@@ -93,6 +95,56 @@ def reject_unavailable(training: TrainingConfig) -> None:
             f"training.vsa.sparsity: sparse attention is not available in this version, "
             f"got {training.vsa.sparsity}. Set --training.vsa.sparsity 0 for dense attention"
         )
+        raise ConfigError(message)
+
+
+def check_restarts(checkpoint: CheckpointConfig, max_restarts: int) -> None:
+    """Refuses restarts that would begin from the start and write over what was done.
+
+    Args:
+        checkpoint: The section that says what is saved and what a run goes on from.
+        max_restarts: How often all ranks may be started again.
+
+    Raises:
+        ConfigError: There may be restarts, and nothing is saved or a restart would not look for it.
+    """
+    if max_restarts < 0:
+        message = f"--max-restarts: expected a whole number of at least 0, got {max_restarts}"
+        raise ConfigError(message)
+    if max_restarts == 0:
+        return
+    section = "--training.checkpoint"
+    if checkpoint.training_state_checkpointing_steps < 1:
+        message = (
+            f"--max-restarts (MAX_RESTARTS) is {max_restarts}, but nothing is saved that a restart "
+            f"could go on from. Set {section}.training_state_checkpointing_steps N, or no restarts"
+        )
+        raise ConfigError(message)
+    if checkpoint.resume_from_checkpoint != LATEST:
+        message = (
+            f"--max-restarts (MAX_RESTARTS) is {max_restarts}, but a restart would begin from "
+            f"{checkpoint.resume_from_checkpoint or 'the start'} again. Set {section}."
+            f"resume_from_checkpoint {LATEST}, or no restarts"
+        )
+        raise ConfigError(message)
+
+
+def _check_output_dir(output_dir: str) -> None:
+    """Looks whether the directory exists or can be made."""
+    if not output_dir:
+        return
+    path = Path(output_dir).expanduser().absolute()
+    existing = next(p for p in (path, *path.parents) if p.exists() or p.is_symlink())
+    key = "training.checkpoint.output_dir"
+    if not existing.is_dir():
+        what = "is a file" if existing == path else f"is below {existing}, which is a file"
+        message = (
+            f"{key}: {output_dir} {what}; expected a directory, or one that can be made. "
+            f"Set --{key} DIR"
+        )
+        raise ConfigError(message)
+    if not os.access(existing, os.W_OK | os.X_OK):
+        message = f"{key}: this user may not write into {existing}. Set --{key} DIR"
         raise ConfigError(message)
 
 

@@ -11,7 +11,9 @@ import pytest
 from fastvideo.errors import ConfigError
 from fastvideo.train.entrypoint.arguments import TrainArguments
 from fastvideo.train.launcher import (
+    PROCESSES_PER_CORE,
     LaunchPlan,
+    check_process_count,
     count_visible_gpus,
     find_free_port,
     plan_launch,
@@ -128,6 +130,50 @@ def test_wandb_login_counts_as_a_key(tmp_path: Path) -> None:
     assert "WANDB_MODE" not in _plan({"HOME": str(tmp_path)}).environ
     path.write_text("machine elsewhere login user password secret\n", encoding="utf-8")
     assert _plan({"NETRC": str(path)}).environ["WANDB_MODE"] == "offline"
+
+
+def test_far_more_processes_than_cores_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slip of the finger does not fill the memory; the message names the key and the limit."""
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    most = 2 * PROCESSES_PER_CORE
+    assert _option(_plan({"NUM_GPUS": str(most)}), "--nproc_per_node") == str(most)
+    with pytest.raises(ConfigError, match=rf"NUM_GPUS asks for {most + 1} .* to {most} or less"):
+        _plan({"NUM_GPUS": str(most + 1)})
+    with pytest.raises(ConfigError, match=r"--num-gpus asks for 99 .* 1 GPU\(s\) and 2 core"):
+        plan_launch(ARGUMENTS, {}, num_gpus=99, visible_gpus=1)
+    check_process_count(99, gpus=99, where="NUM_GPUS")
+
+
+def test_restarts_on_one_machine_keep_the_port() -> None:
+    """They are torchrun's; an argument wins over the environment, and none are said to it."""
+    plan = _plan({"MAX_RESTARTS": "3", "MASTER_PORT": "1234"})
+    assert _option(plan, "--max_restarts") == "3"
+    assert _option(plan, "--master_port") == "1234"
+    other = plan_launch(ARGUMENTS, {"MAX_RESTARTS": "3"}, max_restarts=1, visible_gpus=0)
+    assert _option(other, "--max_restarts") == "1"
+    assert "--max_restarts" not in _plan({"MAX_RESTARTS": "0"}).argv
+    with pytest.raises(ConfigError, match=r"MAX_RESTARTS='-1': expected .* at least 0"):
+        _plan({"MAX_RESTARTS": "-1"})
+
+
+def test_machines_that_may_start_again_meet_at_the_first() -> None:
+    """Fixed ranks cannot meet twice, so the first machine keeps a store, and only it does."""
+    environ = {"NNODES": "2", "MASTER_ADDR": "10.0.0.1", "MAX_RESTARTS": "2"}
+    first, second = (_plan(environ | {"NODE_RANK": rank}) for rank in "01")
+    for plan in (first, second):
+        assert _option(plan, "--rdzv_backend") == "c10d"
+        assert _option(plan, "--rdzv_endpoint") == "10.0.0.1:29501"
+        assert "--node_rank" not in plan.argv
+    assert [_option(plan, "--rdzv_conf") for plan in (first, second)] == ["is_host=1", "is_host=0"]
+    assert _option(first, "--local_addr") == "10.0.0.1"
+    assert "--local_addr" not in second.argv
+
+
+@pytest.mark.parametrize("rank", ["2", "-1", "one"])
+def test_a_node_rank_that_is_none(rank: str) -> None:
+    """Two machines are 0 and 1."""
+    with pytest.raises(ConfigError, match="NODE_RANK"):
+        _plan({"NNODES": "2", "NODE_RANK": rank})
 
 
 @pytest.mark.parametrize("name", ["NUM_GPUS", "NNODES", "MASTER_PORT"])

@@ -96,6 +96,51 @@ def test_saving_needs_a_place_to_save_to() -> None:
     preflight.check_run(cfg, dry_run=False)
 
 
+def test_a_file_is_no_output_directory(tmp_path: Path) -> None:
+    """Neither itself nor as a parent; directories that can be made are fine."""
+    cfg = _run_config()
+    (tmp_path / "file").touch()
+    cfg.training.checkpoint.output_dir = str(tmp_path / "new" / "run")
+    preflight.check_run(cfg, dry_run=False)
+    cfg.training.checkpoint.output_dir = str(tmp_path / "file")
+    key = r"training\.checkpoint\.output_dir"
+    with pytest.raises(ConfigError, match=rf"{key}: .*/file is a file; .* Set --{key} DIR"):
+        preflight.check_run(cfg, dry_run=True)
+    cfg.training.checkpoint.output_dir = str(tmp_path / "file" / "run" / "1")
+    with pytest.raises(ConfigError, match=rf"{key}: .*/1 is below .*/file, which is a file"):
+        preflight.check_run(cfg, dry_run=False)
+    (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
+    cfg.training.checkpoint.output_dir = str(tmp_path / "dangling")
+    with pytest.raises(ConfigError, match=key):
+        preflight.check_run(cfg, dry_run=False)
+
+
+def test_an_output_directory_must_be_writable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory that refuses is named."""
+    cfg = _run_config()
+    cfg.training.checkpoint.output_dir = str(tmp_path / "run")
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(ConfigError, match=f"may not write into {tmp_path}"):
+        preflight.check_run(cfg, dry_run=False)
+
+
+def test_restarts_need_something_to_go_on_from() -> None:
+    """Otherwise they would begin from the start and write over what was done."""
+    checkpoint = TrainingConfig().checkpoint
+    preflight.check_restarts(checkpoint, 0)
+    with pytest.raises(ConfigError, match="nothing is saved that a restart could go on from"):
+        preflight.check_restarts(checkpoint, 2)
+    checkpoint.training_state_checkpointing_steps = 5
+    with pytest.raises(ConfigError, match=r"begin from the start again.*_checkpoint latest"):
+        preflight.check_restarts(checkpoint, 2)
+    checkpoint.resume_from_checkpoint = "latest"
+    preflight.check_restarts(checkpoint, 2)
+    with pytest.raises(ConfigError, match="at least 0, got -1"):
+        preflight.check_restarts(checkpoint, -1)
+
+
 def test_sparse_attention_is_refused_by_name() -> None:
     """A run that asks for sparse attention does not quietly train with dense attention."""
     training = TrainingConfig()

@@ -21,7 +21,8 @@ from fastvideo import envs
 from fastvideo.errors import ConfigError, FastVideoError
 from fastvideo.train.entrypoint.arguments import parse_arguments
 from fastvideo.train.entrypoint.mistakes import recorded_failure
-from fastvideo.train.preflight import check_environment, check_run
+from fastvideo.train.launcher import check_process_count, count_visible_gpus
+from fastvideo.train.preflight import check_environment, check_restarts, check_run
 from fastvideo.train.run_config import load_run_config
 
 if TYPE_CHECKING:
@@ -155,7 +156,11 @@ def _launch(argv: list[str], signals: _Signals) -> int:
     )
 
     options = torchrun.parse_args(argv)  # type: ignore[no-untyped-call]
+    if options.nproc_per_node.isdecimal():
+        gpus = count_visible_gpus(os.environ)
+        check_process_count(int(options.nproc_per_node), gpus=gpus, where="--nproc_per_node")
     cfg = check_launch(parse_arguments(options.training_script_args))
+    check_restarts(cfg.training.checkpoint, options.max_restarts)
     os.environ.setdefault(_SHUTDOWN_VARIABLE, str(grace_s(cfg.training.checkpoint)))
     options.signals_to_handle = _LEFT_TO_TORCHRUN
     for name in _TORCHRUN_LOGGERS:

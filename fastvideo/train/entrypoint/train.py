@@ -92,6 +92,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     configure_logging(envs.FASTVIDEO_LOG_LEVEL, rank=rank, formatter=form)
     if rank != 0:
         _leave_config_warnings_to_rank_zero()
+    elif (restarts := os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) != "0":
+        most = os.environ.get("TORCHELASTIC_MAX_RESTARTS", restarts)
+        logger.warning("a rank had failed: all ranks start again (%s of %s)", restarts, most)
     with terminate_by_exception() as termination:
         _run(arguments, termination)
     return 0
