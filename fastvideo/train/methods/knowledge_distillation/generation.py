@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from fastvideo.errors import ConfigError, FastVideoError
@@ -22,6 +22,7 @@ T = TypeVar("T")
 logger = init_logger(__name__)
 
 _REPORT_EVERY_S: Final = 30.0
+_VISIBLE_WITHIN_S: Final = 90.0
 
 
 def complete_cache(
@@ -129,4 +130,8 @@ def _make_all(
 
 
 def _who_sees(cache: TrajectoryCache, total: int, group: RankGroup) -> list[bool]:
-    return group.all_gather_object(cache.is_complete(total))
+    """Tells for each rank whether it sees all files; network file systems may be a minute late."""
+    deadline = monotonic() + _VISIBLE_WITHIN_S
+    while not (sees := cache.is_complete(total)) and monotonic() < deadline:
+        sleep(1.0)
+    return group.all_gather_object(sees)

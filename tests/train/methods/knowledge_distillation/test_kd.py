@@ -14,6 +14,7 @@ import torch
 
 from fastvideo.errors import ConfigError, DataError
 from fastvideo.profiler import attach, detach
+from fastvideo.train.methods.knowledge_distillation import generation
 from fastvideo.train.methods.knowledge_distillation.kd import KDMethod
 
 if TYPE_CHECKING:
@@ -224,6 +225,17 @@ def test_an_interrupted_run_makes_what_is_missing_or_damaged(
     assert "00000002.pt cannot be used" in caplog.text
     assert {path.name for path in samples.iterdir()} == set(whole)
     assert (tmp_path / "COMPLETE").read_text() == "4\n"
+
+
+def test_a_rank_that_does_not_see_the_files_is_named(
+    toys: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory that nodes do not share is found before the first step."""
+    method = _method(toys, tmp_path)
+    monkeypatch.setattr(generation, "_VISIBLE_WITHIN_S", 0.0)
+    monkeypatch.setattr(type(method.cache), "is_complete", lambda self, total: False)
+    with pytest.raises(ConfigError, match=r"rank\(s\) 0 do not see all of .* all nodes share"):
+        method.on_train_start()
 
 
 def test_what_is_missing_without_a_teacher_is_an_error(toys: ModuleType, tmp_path: Path) -> None:
