@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import fastvideo
 from fastvideo.cli import (
+    activations,
     dashboards,
     export,
     generate,
@@ -26,7 +27,17 @@ from fastvideo.errors import FastVideoError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COMMANDS = (train, generate, export, preprocess, tiny_assets, show_envs, show_regions, dashboards)
+COMMANDS = (
+    train,
+    generate,
+    export,
+    preprocess,
+    tiny_assets,
+    show_envs,
+    show_regions,
+    dashboards,
+    activations,
+)
 """The modules of the commands, in the order help lists them."""
 
 _DESCRIPTION = "Train video diffusion models and see where every step's time goes."

@@ -23,7 +23,17 @@ from fastvideo.profiler import list_profiler_regions
 if TYPE_CHECKING:
     from pathlib import Path
 
-COMMANDS = ["dashboards", "envs", "export", "preprocess", "regions", "tiny-assets", "train"]
+COMMANDS = [
+    "activations",
+    "dashboards",
+    "envs",
+    "export",
+    "generate",
+    "preprocess",
+    "regions",
+    "tiny-assets",
+    "train",
+]
 
 
 def _without_rich(monkeypatch: pytest.MonkeyPatch) -> None:

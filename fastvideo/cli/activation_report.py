@@ -1,0 +1,235 @@
+"""How a comparison of activations looks on a terminal, and as plain text where rich is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Final
+
+from fastvideo.cli.help import make_console
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import IO
+
+    from rich.console import RenderableType
+
+    from fastvideo.analysis import ActivationDiff, ActivationFile, Difference
+    from fastvideo.analysis.activation_diff import LayerDifferences
+    from fastvideo.analysis.activation_file import StepKey
+
+_STYLES: Final = {
+    "value": "yellow",
+    "shape": "magenta",
+    "non-finite": "red",
+    "unreadable": "red",
+    "only in A": "blue",
+    "only in B": "blue",
+}
+_HEADER: Final = ("layer", "difference", "step", "A", "B", "worst", "count")
+_MAX_STEPS: Final = 6
+
+
+def print_report(
+    stream: IO[str],
+    files: tuple[ActivationFile, ActivationFile],
+    result: ActivationDiff,
+    *,
+    limit: int,
+) -> None:
+    """Prints what was compared, where it parts first, and what else differs.
+
+    Args:
+        stream: Where to.
+        files: A and B.
+        result: What came out.
+        limit: Layers to show at most; 0: all.
+    """
+    layers = list(result.layers.values())
+    shown = layers[:limit] if limit > 0 else layers
+    notes = [*_notes(files, result)]
+    if len(shown) < len(layers):
+        notes.insert(0, f"{len(layers) - len(shown)} more are not shown: --limit 0 shows all")
+    body = [_verdict(result), *_detail(files, result)]
+    rows = _rows(shown)
+    if importlib.util.find_spec("rich") is None:
+        table = [_HEADER, *rows] if rows else []
+        stream.write("\n".join([*_files(files), *body, *map("\t".join, table), *notes, ""]))
+        return
+    console = make_console(stream)
+    for line in _files(files):
+        console.print(line, style="dim", soft_wrap=True, markup=False)
+    console.print(_panel(body, same=result.same))
+    if rows:
+        kinds = [layer.first.kind for layer in shown]
+        console.print(_table(rows, [_STYLES[kind] for kind in kinds]))
+    for line in notes:
+        console.print(line, style="dim", markup=False)
+
+
+def _panel(body: list[str], *, same: bool) -> RenderableType:
+    from rich.panel import Panel  # noqa: PLC0415 - optional
+    from rich.text import Text  # noqa: PLC0415 - optional
+
+    colour = "green" if same else "red"
+    lines = [Text(body[0], style=f"bold {colour}"), *map(Text, body[1:])]
+    return Panel(Text("\n").join(lines), border_style=colour, expand=False)
+
+
+def _table(rows: list[tuple[str, ...]], styles: list[str]) -> RenderableType:
+    from rich import box  # noqa: PLC0415 - optional
+    from rich.table import Table  # noqa: PLC0415 - optional
+    from rich.text import Text  # noqa: PLC0415 - optional
+
+    table = Table(
+        title="Layers that differ, where they do first, in the order in which they ran",
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for name in _HEADER:
+        if name in {"layer", "A", "B"}:
+            table.add_column(name, overflow="fold", min_width=22 if name == "layer" else None)
+        else:
+            number = name in {"worst", "count"}
+            table.add_column(name, justify="right" if number else "left", no_wrap=True)
+    for row, style in zip(rows, styles, strict=True):
+        cells = [Text(cell) for cell in row]
+        cells[0].stylize("bold cyan")
+        cells[1].stylize(style)
+        table.add_row(*cells)
+    return table
+
+
+def _rows(shown: list[LayerDifferences]) -> list[tuple[str, ...]]:
+    """Returns the cells of the table; roles are named only where there are several."""
+    several = len({layer.first.key.role for layer in shown}) > 1
+    return [_cells(layer, with_role=several) for layer in shown]
+
+
+def _cells(layer: LayerDifferences, *, with_role: bool) -> tuple[str, ...]:
+    first = layer.first
+    what = f"{first.kind}: {first.statistic}" if first.statistic else first.kind
+    call = f", call {first.key.call}" if first.key.call else ""
+    return (
+        _layer(first, with_role=with_role),
+        what,
+        str(first.key.step).removeprefix("step ") + call,
+        first.in_a or "-",
+        first.in_b or "-",
+        "" if layer.worst is None else f"{layer.worst:.1e}",
+        str(layer.count),
+    )
+
+
+def _layer(difference: Difference, *, with_role: bool) -> str:
+    """Returns the name of a layer, and of the part of its output if that has several."""
+    key = difference.key
+    name = f"{key.role} {key.module}" if with_role and key.role else key.module
+    part = key.tensor.removeprefix("out")
+    return f"{name} → {part}" if part else name
+
+
+def _files(files: Iterable[ActivationFile]) -> Iterator[str]:
+    for name, file in zip("AB", files, strict=True):
+        header = file.header
+        versions = header.get("versions") or {}
+        yield (
+            f"{name}  {file.path}  (run {header.get('run_id')}, rank {header.get('rank')} of "
+            f"{header.get('world_size')}, torch {versions.get('torch')})"
+        )
+
+
+def _verdict(result: ActivationDiff) -> str:
+    if result.first is None:
+        return (
+            f"Same: {_count(result.compared, 'tensor')} of {_count(len(result.modules), 'layer')} "
+            f"in {_count(len(result.steps), 'step')}"
+        )
+    key = result.first.key
+    of = f" of {key.role}" if key.role else ""
+    layer = _layer(result.first, with_role=False)
+    return f"First difference: {key.step}, call {key.call}{of}: {layer}"
+
+
+def _detail(files: tuple[ActivationFile, ActivationFile], result: ActivationDiff) -> Iterator[str]:
+    """Yields what is different where the traces part."""
+    first = result.first
+    if first is None:
+        return
+    if first.key.recompute:
+        yield "in what the backward pass did again"
+    if first.kind in {"only in A", "only in B"}:
+        yield _absence(files, result, first)
+        return
+    name = first.statistic or first.kind
+    yield f"{name}: {first.in_a or 'readable'} in A, {first.in_b or 'readable'} in B"
+    if first.off_by is not None:
+        yield f"off by {first.off_by:.1e} of the magnitude; {first.allowed:.1e} is allowed"
+
+
+def _absence(
+    files: tuple[ActivationFile, ActivationFile], result: ActivationDiff, first: Difference
+) -> str:
+    """Returns why one side has no such record."""
+    missing, file, steps = (
+        ("B", files[1], result.steps_only_in_a)
+        if first.kind == "only in A"
+        else ("A", files[0], result.steps_only_in_b)
+    )
+    key = first.key
+    if key.step in steps:
+        return f"{missing} has nothing of this step"
+    if key.role not in file.modules:
+        return f"{missing} traces no model of that role"
+    if key.module not in file.modules[key.role]:
+        return f"{missing} does not trace this layer: its model has none, or it is filtered out"
+    if file.torn:
+        return f"{missing} ends in the middle of this step"
+    return f"{missing} traces this layer too, but it was not called, or returned no such tensor"
+
+
+def _notes(files: tuple[ActivationFile, ActivationFile], result: ActivationDiff) -> Iterator[str]:
+    """Yields what else there is to know."""
+    if not result.same:
+        yield f"{result.differing} of {_count(result.compared, 'tensor')} differ"
+        for kind in ("only in A", "only in B"):
+            alone = sum(layer.first.kind == kind for layer in result.layers.values())
+            if alone:
+                yield f"{_count(alone, 'layer')} {kind}"
+    elif result.largest:
+        yield f"largest difference: {result.largest:.1e} of the magnitude, within the tolerance"
+    for side, steps in (("A", result.steps_only_in_a), ("B", result.steps_only_in_b)):
+        if steps:
+            names = sorted(steps, key=lambda step: (step.loop, step.entry, step.number or 0))
+            yield f"only in {side}: {_names(names)} ({_count(sum(steps.values()), 'tensor')})"
+    yield from _circumstances(files, result)
+
+
+def _circumstances(
+    files: tuple[ActivationFile, ActivationFile], result: ActivationDiff
+) -> Iterator[str]:
+    """Yields what is no difference, but may explain one."""
+    if result.dtypes_changed:
+        yield (
+            f"{_count(result.dtypes_changed, 'tensor')} have another type in B: "
+            "the looser tolerance counts"
+        )
+    if result.nonfinite_in_both:
+        yield f"{_count(result.nonfinite_in_both, 'tensor')} are not finite, alike in A and B"
+    if result.recomputed:
+        yield f"{result.recomputed} records of recomputation are left out (--recompute)"
+    for name, file in zip("AB", files, strict=True):
+        if file.torn:
+            yield f"{name} ends in the middle of a line: its process was killed"
+
+
+def _names(steps: list[StepKey]) -> str:
+    names = ", ".join(map(str, steps[:_MAX_STEPS]))
+    more = len(steps) - _MAX_STEPS
+    return f"{names} and {more} more" if more > 0 else names
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
