@@ -251,8 +251,10 @@ def test_shipped_run_files_load_without_a_warning(
     with caplog.at_level(logging.WARNING):
         cfg = load_run_config(path)
     assert caplog.records == []
-    validation = cfg.callbacks["validation"]["dataset_file"]
-    assert len(json.loads((CONFIGS.parents[2] / validation).read_text())["data"]) == 4
+    validation = cfg.callbacks.get("validation")
+    if validation is not None:
+        prompts = json.loads((CONFIGS.parents[2] / validation["dataset_file"]).read_text())
+        assert len(prompts["data"]) == 4
 
 
 def test_dmd2_run_file_holds_the_documented_values() -> None:
