@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = init_logger(__name__)
 
-Collective = Literal["all_gather", "reduce_scatter", "grad_norm"]
+Collective = Literal["all_gather", "reduce_scatter", "grad_norm", "rollout"]
 
 _HOOKS: Final[tuple[Collective, ...]] = ("all_gather", "reduce_scatter")
 _POOL_SIZE: Final = 2048

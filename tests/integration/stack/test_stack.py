@@ -84,7 +84,6 @@ def test_the_slow_rank_is_late(scenario: Scenario) -> None:
     assert late_rank(scenario, "slow rank") == ("0", True)
 
 
-@pytest.mark.xfail(reason="nobody measures the wait in DMD2's agreement on the rollout's length")
 def test_the_rank_with_slow_data_is_late(scenario: Scenario) -> None:
     """The rank that waits for its data is late, and not the one that waits for that rank."""
     assert late_rank(scenario, "slow data") == ("1", True)
@@ -194,7 +193,6 @@ def test_exemplars_of_step_panels_lead_to_spans(scenario: Scenario) -> None:
         assert {exemplar["labels"]["trace_id"] for exemplar in found} <= traces
 
 
-@pytest.mark.xfail(reason="the wait for data is observed without a trace, so it has no exemplars")
 def test_exemplars_of_data_panels_come_back(scenario: Scenario) -> None:
     """The data dashboard asks for exemplars too."""
     of_data = {key: found for key, found in scenario.exemplars.items() if key[0] == DATA}

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fastvideo.distributed.collective_wait import timed_collective
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -62,8 +64,11 @@ def draw_rollout(
     device = generator.device
     drawn = torch.randint(num_steps, (1,), generator=generator, device=device)
     tensors = [torch.randn(shape, generator=generator, device=device) for _ in range(num_steps)]
-    if sync_target:
-        group.broadcast(drawn)
-    longest = drawn if sync_target else group.all_reduce_max(drawn.clone())
+    # The first thing in a step that ranks wait for each other in: a rank that is late with its data
+    # shows here. Ranks of a machine alone have nobody to wait for, and time nothing to speak of.
+    with timed_collective("rollout", device):
+        if sync_target:
+            group.broadcast(drawn)
+        longest = drawn if sync_target else group.all_reduce_max(drawn.clone())
     target, num_prefix = torch.cat([drawn, longest]).tolist()
     return RolloutPlan(target, num_prefix, tensors[0], tensors[1:])
