@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from fastvideo import __version__
+from fastvideo.observability.current import current_trace
 from fastvideo.observability.metrics.cells import plain_number
 from fastvideo.observability.step import REQUEST_REGION, STEP_REGION
 from fastvideo.profiler import get_global_controller, sink_error_counts
@@ -98,7 +99,7 @@ class StepMetrics:
             if value is None:
                 continue
             if name == "dataloader_time_sec":
-                self._wait.observe(value)
+                self._wait.observe(value, current_trace()[0])
             elif name in losses:
                 nonfinite = nonfinite or not math.isfinite(value)
                 self._instruments.gauge("fastvideo_training_loss", name).set(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from small import GOOD, good
 
 from fastvideo.dashboards import expressions, to_text
@@ -82,17 +83,17 @@ def test_a_query_has_what_grafana_needs() -> None:
     (_, panel) = to_json(_board(Panel("a", "?", "table", targets)))["panels"]
     first, second = panel["targets"]
     assert (first["refId"], first["range"], first["instant"]) == ("A", True, False)
-    assert (first["legendFormat"], first["exemplar"], "interval" in first) == (
-        "{{job}}",
-        False,
-        False,
-    )
+    assert (first["legendFormat"], first["exemplar"]) == ("{{job}}", False)
     assert (second["refId"], second["range"], second["instant"]) == ("B", False, True)
-    assert (second["legendFormat"], second["format"], second["interval"]) == (
-        "__auto",
-        "table",
-        "5m",
-    )
+    assert (second["legendFormat"], second["format"]) == ("__auto", "table")
+    assert (panel["interval"], "interval" in first, "interval" in second) == ("5m", False, False)
+
+
+def test_targets_of_a_panel_have_one_shortest_distance() -> None:
+    """It is the panel's, so two different ones are a mistake that names the panel."""
+    targets = (Target("up", min_interval="5m"), Target("up", min_interval="1m"))
+    with pytest.raises(ValueError, match=r"'a'.*\['1m', '5m'\]"):
+        to_json(_board(Panel("a", "?", "table", targets)))
 
 
 def test_a_panel_has_its_settings() -> None:

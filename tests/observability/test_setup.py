@@ -163,7 +163,7 @@ def test_spans_without_a_collector(tmp_path: Path) -> None:
 
 
 def test_an_exemplar_leads_to_the_span(tmp_path: Path) -> None:
-    """The trace id of a scraped exemplar is that of a step in the file."""
+    """Exemplars of a step and of its wait for data have the trace id of a step in the file."""
     telemetry = observability.start(_config(FASTVIDEO_SPAN_DIR=str(tmp_path)))
     _steps(telemetry, 1)
     assert telemetry.metrics_url is not None
@@ -173,8 +173,12 @@ def test_an_exemplar_leads_to_the_span(tmp_path: Path) -> None:
     with urllib.request.urlopen(request, timeout=5) as response:
         text = response.read().decode()
     telemetry.shutdown()
-    (exemplar,) = [line for line in text.splitlines() if "# {" in line]
-    trace_id = exemplar.split('trace_id="')[1][:32]
+    exemplars = [line for line in text.splitlines() if "# {" in line]
+    assert {line.split("_bucket")[0] for line in exemplars} == {
+        "fastvideo_training_dataloader_time_seconds",
+        "fastvideo_training_step_duration_seconds",
+    }
+    (trace_id,) = {line.split('trace_id="')[1][:32] for line in exemplars}
     assert {s["name"] for s in _spans(tmp_path) if s["traceId"] == trace_id} >= {STEP}
 
 

@@ -216,7 +216,8 @@ def _beyond(metric: str) -> str:
         f"sum by (run) (max by ({labels}) "
         f'(increase({metric}_bucket{{{queries.RANKS},le!="+Inf"}}[{queries.WINDOW}])))'
     )
-    return f"clamp_min(1 - {below} / ({_increase(f'{metric}_count')} > 0), 0)"
+    rounded = f"round(1 - {below} / ({_increase(f'{metric}_count')} > 0), 1e-6)"
+    return f"clamp_min({rounded}, 0)"
 
 
 def _numbers() -> tuple[Panel, ...]:
