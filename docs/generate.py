@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from fastvideo import envs
+from fastvideo.dashboards import all_dashboards
 from fastvideo.observability.metrics.families import FAMILIES
 from fastvideo.observability.settings_table import SETTINGS, UNSET, VARIABLES, Setting
 from fastvideo.observability.tracing import records, run_spans
@@ -105,6 +106,10 @@ def spans_page() -> str:
             "| name of a region | every rank | an entry of the region inside a step |",
             "| `training_validation` | every rank | a trace of its own, with a root from rank 0 |",
             "| `training_save_checkpoint` | every rank | likewise |",
+            (
+                "| `inference_request` | who answers | a video's request: in its caller's trace, "
+                "or the root of its own |"
+            ),
             f"| `{run_spans.RUN_END}` | rank 0 | the end of a run |",
             "",
             "| attribute | on | meaning |",
@@ -198,7 +203,36 @@ DROP_REASONS = {
 }
 
 
+def dashboards_page() -> str:
+    """Returns the page on the dashboards, with a picture of each."""
+    lines = [
+        "# Dashboards",
+        "",
+        "What `deploy/` shows in Grafana, folder FastVideo. Begin at the overview; whatever is not",
+        "green there leads to the dashboard that explains it. The pictures are drawn from the same",
+        "queries by `fastvideo dashboards draw`, of real runs of a tiny model on two ranks; device",
+        "time, checkpoints, validations and requests from made-up numbers.",
+        "",
+    ]
+    for board in all_dashboards():
+        name = board.uid.removeprefix("fastvideo-")
+        pictures = sorted((REFERENCE.parent / "images" / "dashboards").glob(f"*/{name}.png"))
+        lines += [f"## {board.title}", "", f"**{board.question}**", ""]
+        for path in pictures:
+            kind = path.parent.name.replace("-", " ")
+            source = path.relative_to(REFERENCE.parent).as_posix()
+            lines += [f"![{board.title}, {kind}](../{source})", "", f"*{kind}*", ""]
+        lines += ["| panel | what it tells |", "|---|---|"]
+        for row in board.rows:
+            for panel in row.panels:
+                text = html.escape(panel.question, quote=False).replace("|", "\\|")
+                lines.append(f"| {panel.title} | {' '.join(text.split())} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
 PAGES = {
+    "dashboards.md": dashboards_page,
     "environment.md": environment_page,
     "regions.md": regions_page,
     "metrics.md": metrics_page,
