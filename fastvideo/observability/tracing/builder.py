@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from fastvideo.observability.tracing.attributes import coerce_attributes, error_type
+from fastvideo.observability.tracing.attributes import coerce, coerce_attributes, error_type
 from fastvideo.observability.tracing.ids import draw_span_ids, step_root_span_id
 from fastvideo.observability.tracing.records import (
     DEVICE_DURATION_ATTRIBUTE,
@@ -72,8 +72,8 @@ class StepBuilder:
 
     def _root(self, spans: StepSpans, step: SpanRecord) -> SpanRecord:
         attributes: dict[str, AttributeValue] = {STEP_ATTRIBUTE: spans.step}
-        if spans.step_kind is not None:
-            attributes[STEP_KIND_ATTRIBUTE] = spans.step_kind
+        if STEP_KIND_ATTRIBUTE in step.attributes:
+            attributes[STEP_KIND_ATTRIBUTE] = step.attributes[STEP_KIND_ATTRIBUTE]
         return SpanRecord(
             name=spans.root_name,
             trace_id=spans.trace_id,
@@ -98,7 +98,8 @@ class StepBuilder:
         if is_request:
             step.links = (self._run_start,)
         if spans.step_kind is not None:
-            step.attributes[STEP_KIND_ATTRIBUTE] = spans.step_kind
+            kind = coerce(spans.step_kind, self._limits.value_length)
+            step.attributes[STEP_KIND_ATTRIBUTE] = kind
         if spans.omitted:
             step.attributes[OMITTED_ATTRIBUTE] = spans.omitted
         if step.error_type is None and spans.error is not None:

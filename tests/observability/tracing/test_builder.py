@@ -56,6 +56,13 @@ def test_other_ranks_are_below_the_root_of_rank_0(steps: ModuleType) -> None:
     assert [record.remote_parent for record in records] == [True, False, False, False]
 
 
+def test_the_kind_of_a_step_is_no_longer_than_other_texts(steps: ModuleType) -> None:
+    """The limit for texts holds on the step and on the root."""
+    step, root, *_ = _build(steps.make_step(7, step_kind="k" * 10_000))
+    for record in (step, root):
+        assert record.attributes["fastvideo.step_kind"] == "k" * 4096
+
+
 def test_attributes_of_a_region(steps: ModuleType) -> None:
     """A span carries the step, what the call site said, device time and segment."""
     spans = steps.make_step(7, children=1)
