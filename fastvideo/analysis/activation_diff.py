@@ -366,7 +366,7 @@ def _text(value: float | None) -> str:
 
 
 def _shape(record: ActivationRecord) -> str:
-    return f"[{', '.join(map(str, record.shape))}]"
+    return f"[{','.join(map(str, record.shape))}]"
 
 
 def _counts(record: ActivationRecord) -> str:

@@ -27,6 +27,8 @@ _STYLES: Final = {
 }
 _HEADER: Final = ("layer", "difference", "step", "A", "B", "worst", "count")
 _MAX_STEPS: Final = 6
+_NARROWEST: Final = 18
+_WIDTHS: Final = {"worst": 7, "count": 5}
 
 
 def print_report(
@@ -88,12 +90,19 @@ def _table(rows: list[tuple[str, ...]], styles: list[str]) -> RenderableType:
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
+    narrowest = min(_NARROWEST, max(len(row[0]) for row in rows))
     for name in _HEADER:
         if name in {"layer", "A", "B"}:
-            table.add_column(name, overflow="fold", min_width=22 if name == "layer" else None)
+            width = narrowest if name == "layer" else None
+            table.add_column(name, overflow="fold", min_width=width)
         else:
             number = name in {"worst", "count"}
-            table.add_column(name, justify="right" if number else "left", no_wrap=True)
+            table.add_column(
+                name,
+                justify="right" if number else "left",
+                no_wrap=True,
+                min_width=_WIDTHS.get(name),
+            )
     for row, style in zip(rows, styles, strict=True):
         cells = [Text(cell) for cell in row]
         cells[0].stylize("bold cyan")

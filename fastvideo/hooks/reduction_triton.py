@@ -39,12 +39,12 @@ def _reduce(x, table, numel, FIELD_COUNT: tl.constexpr, WIDE: tl.constexpr, BLOC
         values = tl.load(x + offsets, mask=inside, other=0.0)
         values = values.to(tl.float64) if WIDE else values.to(tl.float32)
         is_nan = values != values  # noqa: PLR0124 - Triton has no isnan for all types
-        finite = inside & (values - values == 0)
+        finite = inside & (tl.abs(values) < infinity)
         kept = tl.where(finite, values, 0.0)
         n = tl.sum(finite.to(tl.int32)).to(tl.float64)
         part = tl.sum(kept).to(tl.float64)
         mean = part / tl.maximum(n, 1.0)
-        distance = tl.where(finite, values - mean.to(values.dtype), 0.0)
+        distance = tl.where(finite, kept - mean.to(values.dtype), 0.0)
         # Parts are joined as Chan, Golub and LeVeque (1983) do.
         gap = mean - total / tl.maximum(count, 1.0)
         m2 += tl.sum(distance * distance).to(tl.float64)

@@ -1,0 +1,129 @@
+"""The thread that writes a trace, and the process that is killed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fastvideo.analysis import ActivationFile
+from fastvideo.hooks.trace_writer import LineWriter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KILLED = """
+import os, signal, sys, torch
+from fastvideo.hooks import attach_activation_trace, trace_step
+
+class Ends(torch.nn.Module):
+    def forward(self, x):
+        if self.ends:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return x
+
+last = Ends()
+model = torch.nn.Sequential(torch.nn.Linear(2, 2), last)
+attach_activation_trace(model)
+for step in range(6):
+    last.ends = step == 5
+    with trace_step(step):
+        model(torch.ones(2))
+"""
+
+FORKED = """
+import os, torch
+from fastvideo.hooks import attach_activation_trace, trace_step
+
+model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+attach_activation_trace(model)
+model(torch.ones(2))
+child = os.fork()
+with trace_step(1):
+    model(torch.ones(2))
+if child:
+    os.waitpid(child, 0)
+"""
+
+
+def _run(program: str, path: Path) -> int:
+    variables = {"FASTVIDEO_TRACE_ACTIVATIONS": "1", "FASTVIDEO_TRACE_OUTPUT": str(path)}
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, env={**os.environ, **variables}, check=False).returncode
+
+
+def test_a_killed_process_loses_the_last_steps_only(tmp_path: Path) -> None:
+    """It was in step 5: what came before step 4 is in the file, and step 4 as far as it got."""
+    path = tmp_path / "t.jsonl"
+    assert _run(KILLED, path) == -signal.SIGKILL
+    steps = [record.key.step.number for record in ActivationFile(path).records()]
+    assert steps[:8] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert set(steps[8:]) <= {4}
+
+
+def test_a_forked_child_writes_nothing_and_the_end_of_the_parent_all(tmp_path: Path) -> None:
+    """Both go on calling the model; nothing is detached."""
+    path = tmp_path / "t.jsonl"
+    assert _run(FORKED, path) == 0
+    assert [record.key.step.number for record in ActivationFile(path).records()] == [None, 1]
+
+
+def test_pieces_are_written_in_order(tmp_path: Path) -> None:
+    """And waiting for one means it is in the file."""
+    writer = LineWriter(tmp_path / "f", b"first\n")
+    assert (tmp_path / "f").read_bytes() == b"first\n"
+    numbers = [writer.submit(lambda n=n: b"%d\n" % n) for n in range(100)]
+    assert writer.wait(numbers[50])
+    assert len((tmp_path / "f").read_bytes().splitlines()) > 51
+    writer.close(10)
+    lines = (tmp_path / "f").read_bytes().splitlines()
+    assert lines == [b"first", *(b"%d" % n for n in range(100))]
+
+
+def test_a_writer_that_lags_behind_is_waited_for(tmp_path: Path) -> None:
+    """So that memory does not grow with the length of the run."""
+    writer = LineWriter(tmp_path / "f", b"")
+    go = threading.Event()
+
+    def wait() -> bytes:
+        go.wait(10)
+        return b"x"
+
+    accepted: list[int] = []
+    producer = threading.Thread(
+        target=lambda: accepted.extend(writer.submit(wait) for _ in range(12))
+    )
+    assert not writer.wait(writer.submit(wait), timeout_s=0.01)
+    producer.start()
+    producer.join(0.1)
+    assert producer.is_alive()
+    go.set()
+    producer.join(10)
+    writer.close(10)
+    assert len(accepted) == 12
+    assert (tmp_path / "f").read_bytes() == b"x" * 13
+
+
+def test_an_error_ends_the_trace_and_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line says why; whoever waits is let go."""
+    writer = LineWriter(tmp_path / "f", b"first\n")
+
+    def fail() -> bytes:
+        message = "no space left"
+        raise OSError(message)
+
+    with caplog.at_level(logging.ERROR, "fastvideo"):
+        assert writer.wait(writer.submit(fail), timeout_s=10)
+        assert writer.wait(writer.submit(lambda: b"second\n"), timeout_s=10)
+        writer.close(10)
+    assert writer.failed
+    assert caplog.text.count("activations are traced no longer: OSError: no space left") == 1
+    assert (tmp_path / "f").read_bytes() == b"first\n"
