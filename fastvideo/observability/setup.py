@@ -173,7 +173,7 @@ class Telemetry:
             self._pipeline.shutdown(_SPANS_S)
         self.instruments.gauge("fastvideo_run_active").set(0)
         self._endpoint.stop(linger=linger and error is None)
-        now.step, now.trace_id = None, 0
+        now.step, now.root, now.trace_id = None, None, 0
         set_trace_metadata(run_id=None, trace_id_of_step=None)
         _forget(self)
 

@@ -19,6 +19,7 @@ import pytest
 
 from fastvideo import observability
 from fastvideo.observability import TelemetryConfig
+from fastvideo.observability.current import current_trace
 from fastvideo.profiler import profiler_region
 from fastvideo.profiler.trace_metadata import trace_metadata
 
@@ -262,6 +263,15 @@ def test_logs_know_the_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     (root,) = [s for s in _spans(tmp_path) if s["name"] == STEP]
     assert record.trace_id == root["traceId"]  # type: ignore[attr-defined]
     assert record.span_id == root["spanId"]  # type: ignore[attr-defined]
+
+
+def test_after_an_end_inside_of_a_step_records_name_no_trace(tmp_path: Path) -> None:
+    """What is logged in the rest of the step belongs to no trace, and does not say it is in one."""
+    telemetry = observability.start(_config(FASTVIDEO_SPAN_DIR=str(tmp_path)))
+    with profiler_region(STEP, step=1):
+        assert None not in current_trace()
+        telemetry.shutdown()
+        assert current_trace() == (None, None)
 
 
 def test_start_takes_less_than_a_blink_and_collects_nothing() -> None:
