@@ -37,12 +37,19 @@ def find_proxy(endpoint: Endpoint) -> Proxy | None:
 
     This machine itself is never asked for through a proxy, whatever ``no_proxy`` says: what listens
     on the proxy's loopback is somebody else's.
+
+    Raises:
+        OSError: The environment names what is no proxy.
     """
     return _find(endpoint, ("https" if endpoint.secure else "http",))
 
 
 def find_grpc_proxy(endpoint: Endpoint) -> Proxy | None:
-    """Returns the proxy that the gRPC library chooses, which does so by variables of its own."""
+    """Returns the proxy that the gRPC library chooses, which does so by variables of its own.
+
+    Raises:
+        OSError: The environment names what is no proxy.
+    """
     return _find(endpoint, ("grpc", "https", "http"))
 
 
@@ -51,8 +58,23 @@ def _find(endpoint: Endpoint, kinds: Iterable[str]) -> Proxy | None:
     text = next((named[kind] for kind in kinds if named.get(kind)), None)
     if text is None or is_loopback(endpoint.host) or _is_exempt(endpoint, named.get("no", "")):
         return None
-    url = urlsplit(text if "://" in text else f"http://{text}")
-    return Proxy(url.hostname or "", url.port or _HTTP_PORT, _headers(url.netloc))
+    return _read(text)
+
+
+def _read(text: str) -> Proxy:
+    """Returns the proxy that a variable names.
+
+    Raises:
+        OSError: It names none. The message does not quote it, for it may hold a password.
+    """
+    try:
+        url = urlsplit(text if "://" in text else f"http://{text}")
+        host, port = url.hostname, url.port
+    except ValueError:
+        host = None
+    if not host:
+        raise OSError(0, "the proxy that the environment names is no URL with a host")
+    return Proxy(host, port or _HTTP_PORT, _headers(url.netloc))
 
 
 def is_loopback(host: str) -> bool:

@@ -321,6 +321,19 @@ def _answering(*parts: bytes) -> tuple[Transport, threading.Thread]:
     return _transport(f"http://127.0.0.1:{server.getsockname()[1]}", "http/protobuf"), thread
 
 
+@pytest.mark.parametrize("named", ["http://user:hidden@proxy:abc", "http://[::1", ":", "http://"])
+def test_a_proxy_that_is_none_is_what_the_outcome_names(
+    monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    """Whoever reads that spans do not reach the collector learns where to look."""
+    monkeypatch.setenv("http_proxy", named)
+    monkeypatch.delenv("no_proxy", raising=False)
+    transport = _transport("http://collector.example:4318", "http/protobuf")
+    outcome = transport.send(b"", 1.0)
+    assert (outcome.reason, outcome.retryable) == ("unreachable", True)
+    assert outcome.detail == "the proxy that the environment names is no URL with a host"
+
+
 def test_tls_through_a_proxy(
     otlp_receiver: ModuleType,
     certificate: tuple[Path, Path],
