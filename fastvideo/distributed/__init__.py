@@ -20,6 +20,7 @@ from fastvideo.distributed.environment import (
     get_world_size,
     maybe_init_distributed_environment_and_model_parallel,
 )
+from fastvideo.distributed.gradient_reduction import GradientReduction
 from fastvideo.distributed.groups import RankGroup
 from fastvideo.distributed.sharding import (
     forget_forwards,
@@ -30,6 +31,7 @@ from fastvideo.distributed.sharding import (
 )
 
 __all__ = [
+    "GradientReduction",
     "RankGroup",
     "cleanup_dist_env_and_memory",
     "forget_forwards",

@@ -43,6 +43,8 @@ class DistributedConfig:
         hsdp_shard_dim: Ranks that one replica is sharded over; -1 until a run file is loaded,
             then at least 1 with `replicate * shard == world size`.
         pin_cpu_memory: Keep batches in page-locked host memory.
+        reduce_every_round: Reduce gradients over the shards in every accumulation round instead of
+            the last one: each rank then keeps its share of them between the rounds, not all.
     """
 
     num_gpus: int = field(default=1, metadata={"at_least": 1})
@@ -51,6 +53,7 @@ class DistributedConfig:
     hsdp_replicate_dim: int = field(default=1, metadata={"at_least": 1})
     hsdp_shard_dim: int = field(default=-1, metadata={"at_least": -1})
     pin_cpu_memory: bool = False
+    reduce_every_round: bool = False
 
 
 @dataclass(slots=True)
@@ -188,6 +191,8 @@ class ModelTrainingConfig:
         precondition_outputs: Compare clean predictions instead of velocities in FineTune.
         moba_config: Options of mixture-of-block attention, passed through.
         enable_gradient_checkpointing_type: Recompute policy of trainable roles, or None.
+        enable_torch_compile: Compile each block of every role's transformer.
+        torch_compile_kwargs: Options of `torch.compile`, such as `{mode: max-autotune}`.
     """
 
     weighting_scheme: str = field(default="uniform", metadata={"choices": WEIGHTING_SCHEMES})
@@ -200,6 +205,8 @@ class ModelTrainingConfig:
         default=None,
         metadata={"choices": CHECKPOINTING_TYPES},
     )
+    enable_torch_compile: bool = False
+    torch_compile_kwargs: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

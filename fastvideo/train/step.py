@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
+from fastvideo.distributed import GradientReduction
 from fastvideo.distributed.collective_wait import drain_collectives
 from fastvideo.hooks.activation_trace import trace_step
 from fastvideo.observability import active as active_telemetry
@@ -35,11 +36,13 @@ class StepSettings:
         accumulation_rounds: Forward and backward passes per optimizer step.
         constants: Scalars that are logged with every step.
         samples: Samples of one optimizer step in this process.
+        reduce_every_round: Reduce gradients over shards in all rounds, for less memory.
     """
 
     accumulation_rounds: int
     constants: Mapping[str, float]
     samples: int = 0
+    reduce_every_round: bool = False
 
 
 class StepRunner:
@@ -70,6 +73,9 @@ class StepRunner:
         self._tracker = tracker
         self._guard = guard
         self._rounds = settings.accumulation_rounds
+        self._reduction: GradientReduction | None = None
+        if self._rounds > 1:
+            self._reduction = GradientReduction(method, every_round=settings.reduce_every_round)
         self._constants = settings.constants
         self._samples = settings.samples
         self._telemetry = active_telemetry()
@@ -111,7 +117,9 @@ class StepRunner:
         start = perf_counter()
         scalars = StepScalars()
         waited = 0.0
-        for _ in range(self._rounds):
+        for number in range(self._rounds):
+            if self._reduction is not None:
+                self._reduction.before_backward(last=number == self._rounds - 1)
             waited += self._round(scalars, step)
         self._guard.begin_agreement(scalars.losses.values())
         skipped = self._guard.policy == "skip" and self._judge(scalars, step)

@@ -197,6 +197,7 @@ class Trainer:
                 accumulation_rounds=_accumulation_rounds(config),
                 constants={"vsa_sparsity": float(config.vsa_sparsity)},
                 samples=_accumulation_rounds(config) * config.data.train_batch_size,
+                reduce_every_round=config.distributed.reduce_every_round,
             ),
         )
 

@@ -65,6 +65,9 @@ class ToyMethod:
         self.calls.append(("backward", grad_accum_rounds))
         (loss_map["total_loss"] / grad_accum_rounds).backward()
 
+    def modules(self) -> Iterator[nn.Module]:
+        return self.student.transformer.modules()
+
     def get_grad_clip_targets(self, iteration: int) -> dict[str, nn.Module]:
         return {"student": self.student.transformer}
 

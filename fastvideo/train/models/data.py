@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from fastvideo import dataset
 from fastvideo.distributed import get_local_rank, get_sp_world_size, get_world_rank, get_world_size
-from fastvideo.errors import ConfigError
+from fastvideo.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
     from fastvideo.train.config import TrainingConfig
 
 _SCHEMAS = {
@@ -54,3 +58,47 @@ def build_training_dataloader(training_config: TrainingConfig, *, text_len: int)
         local_rank=get_local_rank(),
         required_columns=("vae_latent",) if has_latents else (),
     )
+
+
+def check_latent_shape(latents: Tensor, *, channels: int, patch: Sequence[int]) -> None:
+    """Compares the latents of a batch with what the model can take.
+
+    Args:
+        latents: The column ``vae_latent`` of a batch, [B, C, T, H, W] if all is well.
+        channels: C of the model.
+        patch: Latent frames and pixels that the model takes as one token: T, H, W.
+
+    Raises:
+        DataError: Dimensions or C differ, or T, H or W is no multiple of ``patch``.
+    """
+    shape = tuple(latents.shape[1:])
+    names = zip("THW", patch, strict=True)
+    wanted = ", ".join(name if size == 1 else f"{name} ({size}·n)" for name, size in names)
+    fits = len(shape) == len(patch) + 1 and shape[0] == channels
+    if not fits or any(n < 1 or n % size for n, size in zip(shape[1:], patch, strict=True)):
+        message = (
+            f"column vae_latent: a row has the shape {list(shape)}; the model takes "
+            f"[{channels}, {wanted}]. training.data.data_path was preprocessed for another model "
+            f"or size: preprocess it with the model of models.student.init_from"
+        )
+        raise DataError(message)
+
+
+def check_text_shape(embeddings: Tensor, *, width: int) -> None:
+    """Compares the text embeddings of a batch with what the model can take.
+
+    Args:
+        embeddings: The column ``text_embedding`` of a batch, [B, L, D] if all is well.
+        width: D of the model.
+
+    Raises:
+        DataError: Dimensions or D differ.
+    """
+    shape = tuple(embeddings.shape[1:])
+    if len(shape) != 2 or shape[1] != width:  # noqa: PLR2004 - tokens and features
+        message = (
+            f"column text_embedding: a row has the shape {list(shape)}; the model takes "
+            f"[L, {width}]. training.data.data_path was preprocessed with the text encoder of "
+            f"another model: preprocess it with the model of models.student.init_from"
+        )
+        raise DataError(message)

@@ -29,8 +29,13 @@ from fastvideo.pipelines.presets import WAN_NEGATIVE_PROMPT
 from fastvideo.train.models import flow
 from fastvideo.train.models.base import ModelBase
 from fastvideo.train.models.batch import TrainingBatch
+from fastvideo.train.models.compilation import compile_blocks
 from fastvideo.train.models.conditioning import text_conditioning
-from fastvideo.train.models.data import build_training_dataloader
+from fastvideo.train.models.data import (
+    build_training_dataloader,
+    check_latent_shape,
+    check_text_shape,
+)
 from fastvideo.train.models.gradient_checkpointing import apply_gradient_checkpointing
 from fastvideo.train.models.latent_size import LatentSize, size_contradictions
 from fastvideo.train.models.negative_prompt import negative_prompt_embedding
@@ -143,6 +148,8 @@ class WanModel(ModelBase):
                 training_config.model.enable_gradient_checkpointing_type if kind is None else kind
             )
             apply_gradient_checkpointing(self.transformer, kind)
+        if training_config.model.enable_torch_compile:
+            compile_blocks(self.transformer, training_config.model.torch_compile_kwargs)
         self._place()
 
     @property
@@ -271,6 +278,7 @@ class WanModel(ModelBase):
         if raw.get("text_embedding") is None:
             message = f"text_embedding not found in the batch (it has {', '.join(sorted(raw))})"
             raise DataError(message)
+        check_text_shape(raw["text_embedding"], width=self._wan.config.text_dim)
         text: Tensor = raw["text_embedding"].to(self.device, torch.float32, non_blocking=True)
         mask = raw.get("text_attention_mask")
         if mask is None:
@@ -291,6 +299,8 @@ class WanModel(ModelBase):
                 "needs no latents, such as DMD2 with rollout_mode: simulate"
             )
             raise DataError(message)
+        channels = self._stats()[0].shape[1]
+        check_latent_shape(raw_latents, channels=channels, patch=self._wan.config.patch_size)
         self._compare_sizes(raw_latents)
         cut = raw_latents[:, :, : self._training_config.data.num_latent_t or None]
         mean, std = self._stats()

@@ -13,8 +13,12 @@ from fastvideo.dataset import (
     records_to_table,
     text_only_record_creator,
 )
-from fastvideo.errors import ConfigError
-from fastvideo.train.models.data import build_training_dataloader
+from fastvideo.errors import ConfigError, DataError
+from fastvideo.train.models.data import (
+    build_training_dataloader,
+    check_latent_shape,
+    check_text_shape,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,3 +86,30 @@ def test_settings_that_cannot_be_used(
     setattr(config.data, name, value)
     with pytest.raises(ConfigError, match=message):
         build_training_dataloader(config, text_len=16)
+
+
+@pytest.mark.parametrize(
+    ("shape", "found"),
+    [
+        ((1, 12, 3, 8, 8), r"\[12, 3, 8, 8\]"),
+        ((1, 16, 3, 8, 9), r"\[16, 3, 8, 9\]"),
+        ((1, 16, 8, 8), r"\[16, 8, 8\]"),
+        ((1, 16, 0, 8, 8), r"\[16, 0, 8, 8\]"),
+    ],
+)
+def test_latents_of_another_model_are_refused(shape: tuple[int, ...], found: str) -> None:
+    """The message names the column, its shape, and what the model takes."""
+    wanted = r"\[16, T, H \(2·n\), W \(2·n\)\]"
+    with pytest.raises(
+        DataError, match=rf"column vae_latent: .* {found}; the model takes {wanted}"
+    ):
+        check_latent_shape(torch.empty(shape), channels=16, patch=(1, 2, 2))
+    check_latent_shape(torch.empty(1, 16, 3, 8, 8), channels=16, patch=(1, 2, 2))
+
+
+@pytest.mark.parametrize(("shape", "found"), [((1, 6, 48), r"\[6, 48\]"), ((1, 32), r"\[32\]")])
+def test_text_of_another_model_is_refused(shape: tuple[int, ...], found: str) -> None:
+    """The message names the column, its shape, and what the model takes."""
+    with pytest.raises(DataError, match=rf"column text_embedding: .* {found}; .* \[L, 32\]"):
+        check_text_shape(torch.empty(shape), width=32)
+    check_text_shape(torch.empty(1, 6, 32), width=32)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fastvideo.dataset.encoders import load_transformer, load_vae, vae_latent_stats
-from fastvideo.errors import ConfigError
+from fastvideo.errors import ConfigError, DataError
 from fastvideo.train.config import PipelineSettings
 from fastvideo.train.models.wan import WanModel
 
@@ -175,6 +175,19 @@ def test_what_is_missing_from_a_batch_is_named(
     config.data.num_height = 0
     with pytest.raises(ConfigError, match=r"training\.data\.num_height must be set"):
         model.prepare_batch(raw, generator=_generator(), latents_source="zeros")
+
+
+def test_shapes_of_another_model_are_refused(
+    config: TrainingConfig, model_dir: Path, raw: dict[str, Any]
+) -> None:
+    """Before torch fails somewhere inside of the model."""
+    model = _model(config, model_dir)
+    latents = {**raw, "vae_latent": raw["vae_latent"][:, :12]}
+    with pytest.raises(DataError, match=r"vae_latent: a row has the shape \[12, 4, 8, 8\]"):
+        model.prepare_batch(latents, generator=_generator())
+    text = {**raw, "text_embedding": raw["text_embedding"].repeat(1, 1, 2)}
+    with pytest.raises(DataError, match=r"text_embedding: a row has the shape \[6, 64\]"):
+        model.prepare_batch(text, generator=_generator())
 
 
 def test_the_negative_prompt_is_expanded_to_the_batch(
