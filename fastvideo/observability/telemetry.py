@@ -198,6 +198,20 @@ def _sink_errors() -> Iterator[tuple[tuple[str, ...], float]]:
 
 
 def _device_memory() -> Iterator[tuple[tuple[str, ...], float]]:
-    yield ("allocated",), torch.cuda.memory_allocated()
-    yield ("reserved",), torch.cuda.memory_reserved()
-    yield ("peak",), torch.cuda.max_memory_allocated()
+    """Gives the memory of this process on its devices, and what those have.
+
+    The current device is a thread's own, and a scrape's thread has not chosen any: all are asked.
+    """
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return
+    stats = {device: torch.cuda.memory_stats(device) for device in range(torch.cuda.device_count())}
+    kinds = {
+        "allocated": "allocated_bytes.all.current",
+        "reserved": "reserved_bytes.all.current",
+        "peak": "allocated_bytes.all.peak",
+    }
+    for kind, name in kinds.items():
+        yield (kind,), sum(each.get(name, 0) for each in stats.values())
+    used = [device for device, each in stats.items() if each.get("reserved_bytes.all.peak", 0)]
+    total = sum(torch.cuda.get_device_properties(device).total_memory for device in used)
+    yield ("capacity",), total

@@ -68,7 +68,7 @@ def _values(*values: str) -> tuple[Labels, ...]:
 
 
 _STEP_S: Final = geometric_buckets(0.01, _LONGEST_S, ratio=1.25)
-_WAIT_S: Final = geometric_buckets(0.0001, _LONGEST_S, ratio=2.0)
+_WAIT_S: Final = geometric_buckets(0.0001, _LONGEST_S, ratio=1.5)
 _LONG_S: Final = geometric_buckets(0.1, 2 * _LONGEST_S, ratio=1.6)
 _REQUEST_S: Final = geometric_buckets(0.1, _LONGEST_S, ratio=1.4)
 _DENOISING_S: Final = geometric_buckets(0.001, _LONGEST_S, ratio=1.6)
@@ -237,7 +237,7 @@ _PROCESS: Final = (
     Family(
         "fastvideo_device_memory_bytes",
         "gauge",
-        "Device memory of this process as its allocator sees it; absent without a device",
+        "Device memory of this process as its allocator sees it, and capacity of its devices",
         ("kind",),
     ),
 )
