@@ -122,6 +122,17 @@ class Telemetry:
         except Exception as error:  # noqa: BLE001 - telemetry never ends a run
             self._report("the scalars of a step", error)
 
+    def expect_requests(self) -> None:
+        """Lets the numbers of requests exist, at zero; never raises.
+
+        A series that begins with its first request has no increase that shows it.
+        """
+        try:
+            self.instruments.histogram("fastvideo_inference_request_duration_seconds")
+            self.instruments.histogram("fastvideo_inference_denoising_step_duration_seconds")
+        except Exception as error:  # noqa: BLE001 - telemetry never ends a run
+            self._report("requests to come", error)
+
     def record_denoising_steps(
         self, durations_s: Iterable[float], *, trace_id: str | None = None
     ) -> None:

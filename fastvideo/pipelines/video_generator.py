@@ -264,6 +264,9 @@ class VideoGenerator:
     ) -> GenerationResult:
         """Makes the videos of one prompt, in a trace of its own."""
         attributes = {} if isinstance(param, FastVideoError) else _attributes(param)
+        telemetry = observability.active()
+        if telemetry is not None:
+            telemetry.expect_requests()
         with profiler_region("inference_request", **attributes):
             if isinstance(param, FastVideoError):
                 raise param

@@ -194,6 +194,15 @@ def test_an_error_is_counted_by_type() -> None:
     assert samples['fastvideo_training_steps_total{rank="0",run="e"}'] == 0
 
 
+def test_requests_that_are_expected_are_there_at_zero() -> None:
+    """A series that began with its first request would never show it as an increase."""
+    telemetry = observability.start(_config(), run_name="r")
+    key = 'fastvideo_inference_request_duration_seconds_count{rank="0",run="r"}'
+    assert key not in _scrape(telemetry.metrics_url)
+    telemetry.expect_requests()
+    assert _scrape(telemetry.metrics_url)[key] == 0
+
+
 def test_a_loss_that_is_not_finite_is_counted() -> None:
     """NaN is counted once per step, however many terms have it."""
     telemetry = observability.start(_config(), run_name="n")
