@@ -4,8 +4,8 @@ Three real two-rank DMD2 runs of the tiny model, one after the other, before a r
 the shipped rules: one goes well, one waits for data from its second minute on, and in one a rank
 becomes slow then. Time passes 15 times as fast: a scrape each second stands for one each 15 s, four
 minutes for an hour, and windows of rules and dashboards shrink alike. What no CPU can show (device
-time, checkpoints, validation, inference) is drawn from made-up numbers of a run called
-wan-14b-h200. Needs the extra dev, and prometheus of Debian.
+time, checkpoints, validation, inference) is drawn from made-up numbers of a run called wan-14b.
+Needs the extra dev, and prometheus of Debian.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ PACE: Final = {"forward_s": 0.3}
 MADE_UP: Final = ("device", "checkpoint-validation", "inference")
 COLOURS: Final = 256
 
-RUNS: Final[dict[str, tuple[dict[str, Any], tuple[str, ...]]]] = {
-    "healthy": ({}, ("overview", "step", "data", "ranks", "losses", "telemetry")),
-    "data-bound": ({"all": {**PACE, "dataloader_s": 0.35}}, ("overview", "data")),
-    "straggler": ({"1": {"backward_s": 0.5}}, ("overview", "ranks")),
+RUNS: Final[dict[str, tuple[str, dict[str, Any], tuple[str, ...]]]] = {
+    "healthy": ("a", {}, ("overview", "step", "data", "ranks", "losses", "telemetry")),
+    "data-bound": ("b", {"all": {**PACE, "dataloader_s": 0.35}}, ("overview", "data")),
+    "straggler": ("c", {"1": {"backward_s": 0.5}}, ("overview", "ranks")),
 }
-"""Faults of each run, and the dashboards that are drawn of it."""
+"""What is wrong with each run, the end of its name, which does not say so, its faults, and the
+dashboards that are drawn of it."""
 
 
 def draw(prometheus: LivePrometheus, run: str, boards: Iterable[str], directory: Path) -> None:
@@ -76,12 +77,12 @@ def shrink(path: Path) -> None:
 
 def watch(prometheus: LivePrometheus, name: str, work: Path, out: Path) -> None:
     """Lets one run go on for as long as a picture shows, and draws it."""
-    faults, boards = RUNS[name]
+    letter, faults, boards = RUNS[name]
     run = ObservedRun(
         work / name,
         work / "assets",
         prometheus.targets,
-        name=f"dmd2-{name}",
+        name=f"wan-dmd2-{letter}",
         faults={"all": PACE},
         env={"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.2"},
     )

@@ -30,6 +30,7 @@ COLUMNS: Final = 24
 ROW_PX: Final = 38
 GAP_PX: Final = 8
 HEADER_PX: Final = 52
+_TIMES_PX: Final = 170
 
 
 def grid_box(position: Mapping[str, int]) -> Box:
@@ -70,19 +71,20 @@ def draw_dashboard(
         MissingExtraError: matplotlib is not installed.
     """
     choices = choose(dashboard, prometheus, window, given)
-    panels = list(visible_panels(dashboard))
-    bottom = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels)
+    panels = repeated(visible_panels(dashboard), choices)
+    bottom = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel, _ in panels)
     canvas = Canvas(WIDTH_PX, HEADER_PX + bottom * ROW_PX + GAP_PX)
     _draw_header(canvas, dashboard, choices, window)
-    shown = {name: as_words(choice) for name, choice in choices.items()}
     marks = annotation_times(dashboard, prometheus, choices, window)
-    for panel in panels:
+    _draw_key(canvas, annotation_key(dashboard, marks))
+    for panel, own_choices in panels:
         box = grid_box(panel["gridPos"])
         if panel["type"] == "row":
             canvas.text(box.left + 4, box.top + box.height / 2, f"⌄  {panel['title']}", fontsize=11)
             continue
         own = panel_window(panel, window, width_px=round(box.width))
-        frames = fetch(panel, prometheus, choices, own)
+        frames = fetch(panel, prometheus, own_choices, own)
+        shown = {name: as_words(choice) for name, choice in own_choices.items()}
         title = substitute(panel.get("title", ""), choices=shown, window=own)
         draw_panel(canvas, box, {**panel, "title": title}, frames, own, marks)
     canvas.save(path)
@@ -97,6 +99,51 @@ def as_words(choice: Choice) -> Choice:
 def visible_panels(dashboard: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
     """Gives the panels of a dashboard's JSON, those in folded rows left out."""
     yield from dashboard["panels"]
+
+
+def repeated(
+    panels: Iterable[Mapping[str, Any]], choices: Mapping[str, Choice]
+) -> list[tuple[Mapping[str, Any], Mapping[str, Choice]]]:
+    """Returns panels and their choices, those that are repeated once for each chosen value.
+
+    Copies lie side by side or below each other, as the panel says; what is below moves down.
+
+    Args:
+        panels: JSON of panels.
+        choices: What is chosen, by name of variable.
+    """
+    result: list[tuple[Mapping[str, Any], Mapping[str, Choice]]] = []
+    moves: list[tuple[int, int]] = []
+    for panel in panels:
+        place = panel["gridPos"]
+        down = sum(by for below, by in moves if place["y"] >= below)
+        name = panel.get("repeat") or ""
+        choice = choices.get(name, Choice(()))
+        values = choice.options if choice.values == (ALL,) else choice.values
+        if not values:
+            result.append(({**panel, "gridPos": {**place, "y": place["y"] + down}}, choices))
+            continue
+        is_wide = panel.get("repeatDirection") == "h"
+        per_row = min(len(values), int(panel.get("maxPerRow") or 4)) if is_wide else 1
+        width = COLUMNS // per_row if is_wide else place["w"]
+        for index, value in enumerate(values):
+            row, column = divmod(index, per_row)
+            left = column * width if is_wide else place["x"]
+            grid = {**place, "x": left, "w": width, "y": place["y"] + down + row * place["h"]}
+            own = {**choices, name: Choice((value,), options=choice.options, multi=choice.multi)}
+            result.append(({**panel, "gridPos": grid}, own))
+        moves.append((place["y"] + place["h"], row * place["h"]))
+    return result
+
+
+def annotation_key(
+    dashboard: Mapping[str, Any], marks: Iterable[tuple[float, str]]
+) -> list[tuple[str, str]]:
+    """Returns name and colour of each kind of mark that there is."""
+    used = {color for _, color in marks}
+    entries = dashboard.get("annotations", {}).get("list", [])
+    named = [(entry["name"], palette.color(entry.get("iconColor", "blue"))) for entry in entries]
+    return [(name, color) for name, color in named if color in used]
 
 
 def annotation_times(
@@ -144,6 +191,18 @@ def _draw_header(
     start, end = (time.localtime(at) for at in (window.start, window.end))
     span = f"{time.strftime('%H:%M:%S', start)} to {time.strftime('%H:%M:%S', end)}"
     canvas.text(WIDTH_PX - 16, HEADER_PX / 2 - 2, span, ha="right", color=palette.FAINT)
+
+
+def _draw_key(canvas: Canvas, key: Iterable[tuple[str, str]]) -> None:
+    """Says what the marks on the graphs are, left of the time range."""
+    right: float = WIDTH_PX - _TIMES_PX
+    top = HEADER_PX / 2 - 2
+    for name, color in reversed(list(key)):
+        right -= canvas.text_width(name, 8.5)
+        canvas.text(right, top, name, color=palette.FAINT, fontsize=8.5)
+        right -= 16
+        canvas.text(right, top, "▲", color=color, fontsize=8.5)
+        right -= 14
 
 
 def _draw_pill(canvas: Canvas, left: float, label: str, value: str) -> float:

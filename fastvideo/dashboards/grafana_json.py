@@ -161,7 +161,9 @@ def _panel(panel: Panel) -> dict[str, Any]:
     if panel.links:
         result["links"] = [_link(each) for each in panel.links]
     if panel.repeat:
-        result |= {"repeat": panel.repeat, "repeatDirection": "v"}
+        result |= {"repeat": panel.repeat, "repeatDirection": "h" if panel.per_row else "v"}
+        if panel.per_row:
+            result["maxPerRow"] = panel.per_row
     return result
 
 
@@ -219,7 +221,7 @@ def _mappings(panel: Panel) -> list[dict[str, Any]]:
 
 def _custom(panel: Panel) -> dict[str, Any]:
     if panel.kind == "timeseries":
-        return {
+        result: dict[str, Any] = {
             "drawStyle": "line",
             "lineInterpolation": "linear",
             "lineWidth": 1,
@@ -229,6 +231,9 @@ def _custom(panel: Panel) -> dict[str, Any]:
             "stacking": {"mode": "normal" if panel.stacked else "none", "group": "A"},
             "thresholdsStyle": {"mode": "dashed" if len(panel.thresholds) > 1 else "off"},
         }
+        if panel.reach is not None:
+            result["axisSoftMax"] = panel.reach
+        return result
     if panel.kind == "state-timeline":
         return {"lineWidth": 0, "fillOpacity": 80, "spanNulls": _GAP_MS}
     if panel.kind == "table":

@@ -24,7 +24,7 @@ PANEL_TYPES: Final = frozenset(
 
 UNITS: Final = frozenset(
     {
-        *("none", "short", "percent", "percentunit", "bool", "string"),
+        *("none", "short", "percent", "percentunit", "bool", "string", "sci"),
         *("ns", "µs", "ms", "s", "m", "h", "d", "dtdurations", "dateTimeAsIso", "dateTimeFromNow"),
         *("bytes", "decbytes", "Bps", "binBps"),
         *("ops", "reqps", "rps", "wps", "iops", "cps", "opm", "cpm", "rpm", "hertz"),

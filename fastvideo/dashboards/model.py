@@ -96,12 +96,15 @@ class Panel:
         stacked: Whether series lie upon each other.
         minimum: Lower end of the axis; None: what the data says.
         maximum: Upper end of the axis; None: what the data says.
+        reach: What the axis reaches at least, however small the data is; None: what the data says.
         no_value: What stands there where there is no data.
         words: What stands in the place of values.
         links: Where a click leads.
         overrides: How some series differ.
         transformations: Grafana's transformations, in their JSON.
         repeat: Name of a variable for each of whose values there is one such panel.
+        per_row: How many of those lie side by side, over the full width; 0: they lie below each
+            other.
         text: Markdown of a text panel.
         options: Grafana's options of this kind of panel that differ from the usual ones.
     """
@@ -118,12 +121,14 @@ class Panel:
     stacked: bool = False
     minimum: float | None = None
     maximum: float | None = None
+    reach: float | None = None
     no_value: str = ""
     words: tuple[Word, ...] = ()
     links: tuple[Link, ...] = ()
     overrides: tuple[Override, ...] = ()
     transformations: tuple[Mapping[str, Any], ...] = ()
     repeat: str = ""
+    per_row: int = 0
     text: str = ""
     options: tuple[tuple[str, Any], ...] = ()
 

@@ -40,6 +40,17 @@ def limits(
 PLAIN: Final[tuple[tuple[float | None, str], ...]] = ((None, "text"),)
 """Thresholds of what is neither good nor bad."""
 
+DASHED: Final[tuple[tuple[str, Any], ...]] = (
+    ("custom.lineStyle", {"fill": "dash", "dash": [6, 6]}),
+)
+"""What makes a line a dashed one, which another below it is seen through."""
+
+POINTS: Final[tuple[tuple[str, Any], ...]] = (
+    ("custom.drawStyle", "points"),
+    ("custom.pointSize", 8),
+)
+"""What makes a line single points, as of things that happen now and then."""
+
 ANY_IS_BAD: Final[tuple[tuple[float | None, str], ...]] = ((None, "green"), (1, "red"))
 ANY_IS_SUSPECT: Final[tuple[tuple[float | None, str], ...]] = ((None, "green"), (1, "yellow"))
 
@@ -107,6 +118,7 @@ def table(
     *targets: Target,
     hide: tuple[str, ...] = (),
     columns: Mapping[str, str] | None = None,
+    first: tuple[str, ...] = (),
     **rest: Any,  # noqa: ANN401 - Panel's
 ) -> Panel:
     """Returns a table: one line for each combination of labels that the queries share.
@@ -117,13 +129,16 @@ def table(
         targets: Its queries.
         hide: Columns that are left out, besides those of Prometheus itself.
         columns: Names for columns: ``Value`` is that of an only query, ``Value #A`` of the first.
+        first: Labels whose columns come first, in this order; others as Prometheus has them.
         rest: Other attributes of the panel.
     """
     as_table = tuple(replace(target, instant=True, format="table") for target in targets)
-    organize = {
+    organize: dict[str, Any] = {
         "excludeByName": dict.fromkeys((*_HIDDEN, *hide), True),
         "renameByName": dict(columns or {}),
     }
+    if first:
+        organize["indexByName"] = {name: index for index, name in enumerate(first)}
     merge = ({"id": "merge", "options": {}},) if len(targets) > 1 else ()
     shown = (*merge, {"id": "organize", "options": organize})
     return Panel(title, question, "table", as_table, transformations=shown, **rest)

@@ -22,6 +22,7 @@ FOREIGN: Final[dict[str, frozenset[str]]] = {
     "scrape_duration_seconds": frozenset({"job", "instance"}),
     "scrape_samples_scraped": frozenset({"job", "instance"}),
     "ALERTS": frozenset({"alertname", "alertstate", "severity", "run"}),
+    "ALERTS_FOR_STATE": frozenset({"alertname", "severity", "run"}),
 }
 """Metrics that Prometheus itself makes, and labels that they have."""
 

@@ -97,7 +97,12 @@ def _clock(seconds: float, decimals: int | None) -> str:
 
 
 def _exponent(value: float, decimals: int | None) -> str:
-    return f"{value:.{2 if decimals is None else decimals}e}"
+    if value == 0:
+        return "0"
+    number, _, power = f"{value:.{2 if decimals is None else decimals}e}".partition("e")
+    if decimals is None and "." in number:
+        number = number.rstrip("0").rstrip(".")
+    return f"{number}e{int(power):+d}"
 
 
 def _grouped(value: float, decimals: int | None) -> str:

@@ -161,6 +161,7 @@ def _given(
             ("allocated",): (0.0, 2.0**30),
             ("reserved",): (0.0, 2.0**31),
             ("peak",): (0.0, 2.0**31),
+            ("capacity",): (0.0, 2.0**32),
         }
     return result
 

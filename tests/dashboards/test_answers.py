@@ -47,6 +47,7 @@ def _fill_in(expr: str, run: str) -> str:
         "run": run,
         "rank": "0|1|2",
         "host": ".*",
+        "loss": ".*",
         "step_kind": ".*",
         "__rate_interval": "5m",
         "__range": "30m",
@@ -113,7 +114,7 @@ def test_shares_of_the_step_are_a_whole(past: Past) -> None:
 
 def test_kinds_of_step_have_their_own_means(past: Past) -> None:
     """A long and a short kind of step are not mixed."""
-    (target,) = _panel("fastvideo-overview", "Mean step").targets
+    (target,) = _panel("fastvideo-overview", "Mean step → Step anatomy").targets
     rows = past.ask(_fill_in(target.expr, "fine"))
     means = {row["metric"]["step_kind"]: float(row["value"][1]) for row in rows}
     assert means == pytest.approx({kind: seconds for kind, (seconds, _) in KINDS.items()})
@@ -122,17 +123,17 @@ def test_kinds_of_step_have_their_own_means(past: Past) -> None:
 @pytest.mark.parametrize(
     ("title", "fine", "ill", "stuck", "over"),
     [
-        ("Run", 1, 1, 2, 0),
-        ("Ranks missing", 0, 1, 0, None),
-        ("Last step ended … ago", 0, 0, 900, None),
-        ("Data wait", 0.04, 0.24, None, None),
-        ("Slowest rank vs median", 0, 0.08, None, None),
-        ("Step time against an hour ago", None, None, None, None),
-        ("Steps per minute", 37.5, 37.5, 0, 0),
-        ("Non-finite losses", 0, 0, 0, 0),
-        ("Errors in steps", 0, 0, 0, 0),
-        ("Telemetry lost or failing", 0, 0, 0, 0),
-        ("Alerts firing", 0, 0, 0, 0),
+        ("Run → Ranks", 1, 1, 2, 0),
+        ("Ranks missing → Ranks", 0, 1, 0, None),
+        ("Last step ended … ago → Ranks", 0, 0, 900, None),
+        ("Data wait, worst rank → Data", 0.04, 0.24, None, None),
+        ("Slowest rank vs median → Ranks", 0, 0.08, None, None),
+        ("Step vs last hour → Step anatomy", 0, 0, None, None),
+        ("Steps per minute → Step anatomy", 37.5, 37.5, 0, 0),
+        ("Non-finite losses → Losses", 0, 0, 0, 0),
+        ("Errors in steps → Losses", 0, 0, 0, 0),
+        ("Lost telemetry → Telemetry", 0, 0, 0, 0),
+        ("Alerts firing → below", 0, 0, 0, 0),
     ],
 )
 def test_the_overview_judges_runs(
@@ -158,7 +159,7 @@ def test_verdicts_say_what_is_wrong(past: Past) -> None:
         for target in _panel("fastvideo-overview", "Verdicts").targets:
             rows = past.ask(_fill_in(target.expr, run))
             for row in rows:
-                found[target.legend.removeprefix("{{run}} ")] = float(row["value"][1])
+                found[target.legend.removesuffix(" · {{run}}")] = float(row["value"][1])
         return found
 
     fine = dict.fromkeys(
@@ -180,7 +181,9 @@ def test_the_slow_rank_is_named_with_its_host(past: Past) -> None:
 
 def test_device_time_is_compared_with_host_time(past: Past) -> None:
     """A region that the device has twice as long as the host has 2, an equal one 1."""
-    (target,) = _panel("fastvideo-device", "Device time over host time now, by region").targets
+    (target,) = _panel(
+        "fastvideo-device", "Device / host time by region: 1.2+ device-bound, 1 launch-bound"
+    ).targets
     rows = past.ask(_fill_in(target.expr, "fine"))
     ratios = {row["metric"]["region"]: float(row["value"][1]) for row in rows}
     assert ratios == pytest.approx({"training_forward": 2, "training_backward": 1})

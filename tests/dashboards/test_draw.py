@@ -14,9 +14,11 @@ from fastvideo.dashboards.draw import (
     HEADER_PX,
     ROW_PX,
     WIDTH_PX,
+    annotation_key,
     annotation_times,
     draw_dashboard,
     grid_box,
+    repeated,
 )
 from fastvideo.dashboards.draw_graphs import heatmap_counts, time_ticks, value_ticks
 from fastvideo.dashboards.draw_panels import KINDS, draw_panel
@@ -24,7 +26,7 @@ from fastvideo.dashboards.model import PanelKind
 from fastvideo.dashboards.palette import CLASSIC, color
 from fastvideo.dashboards.panel_data import Frame, fetch, panel_window, settings
 from fastvideo.dashboards.prometheus import Prometheus, Series
-from fastvideo.dashboards.substitute import Window
+from fastvideo.dashboards.substitute import ALL, Choice, Window
 from fastvideo.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -271,6 +273,43 @@ def test_annotations_mark_where_something_begins(fake: FakePrometheus) -> None:
     board = {"annotations": {"list": [entry, {**entry, "expr": "nothing"}]}}
     marks = annotation_times(board, Prometheus(fake.url), {}, WINDOW)
     assert marks == [(0.0, color("red"))] * 2  # two ranks
+
+
+def test_the_key_has_those_marks_that_there_are() -> None:
+    """By name and colour, in the dashboard's order."""
+    entries = [{"name": name, "iconColor": name} for name in ("red", "blue", "purple")]
+    board = {"annotations": {"list": entries}}
+    marks = [(2.0, color("purple")), (1.0, color("red")), (3.0, color("red"))]
+    assert annotation_key(board, marks) == [("red", color("red")), ("purple", color("purple"))]
+
+
+def test_a_repeated_panel_is_drawn_for_each_value() -> None:
+    """Side by side in rows, or below each other where it stands; what is below moves down."""
+    wide: dict[str, Any] = {
+        "title": "wide",
+        "repeat": "loss",
+        "repeatDirection": "h",
+        "maxPerRow": 2,
+    }
+    tall: dict[str, Any] = {"title": "tall", "repeat": "run", "repeatDirection": "v"}
+    places = [(wide, 0, 0, 12), (tall, 0, 8, 10), ({"title": "last"}, 10, 16, 4)]
+    panels = [{**panel, "gridPos": {"x": x, "y": y, "w": w, "h": 8}} for panel, x, y, w in places]
+    choices = {
+        "loss": Choice((ALL,), ".*", ("a", "b", "c")),
+        "run": Choice(("x", "y"), None, ("x", "y", "z")),
+    }
+    found = [
+        (panel["title"], own["loss"].values, own["run"].values, *panel["gridPos"].values())
+        for panel, own in repeated(panels, choices)
+    ]
+    assert found == [
+        ("wide", ("a",), ("x", "y"), 0, 0, 12, 8),
+        ("wide", ("b",), ("x", "y"), 12, 0, 12, 8),
+        ("wide", ("c",), ("x", "y"), 0, 8, 12, 8),
+        ("tall", (ALL,), ("x",), 0, 16, 10, 8),
+        ("tall", (ALL,), ("y",), 0, 24, 10, 8),
+        ("last", (ALL,), ("x", "y"), 10, 32, 4, 8),
+    ]
 
 
 def test_a_panels_own_interval_is_its_step(fake: FakePrometheus) -> None:

@@ -132,7 +132,24 @@ def test_a_panel_has_its_settings() -> None:
     ]
     assert panel["options"]["textMode"] == "name"
     assert panel["options"]["colorMode"] == "background"
-    assert panel["repeat"] == "run"
+    assert (panel["repeat"], panel["repeatDirection"]) == ("run", "v")
+    assert "maxPerRow" not in panel
+
+
+def test_copies_of_a_panel_lie_side_by_side_where_it_says_how_many() -> None:
+    """Otherwise below each other."""
+    panel = Panel("a", "?", "timeseries", (Target("up"),), repeat="run", per_row=3)
+    (_, found) = to_json(_board(panel))["panels"]
+    assert (found["repeatDirection"], found["maxPerRow"]) == ("h", 3)
+
+
+def test_an_axis_reaches_as_far_as_it_is_told_to() -> None:
+    """So that a small limit is not drawn on the floor."""
+    for reach, custom in ((0.02, {"axisSoftMax": 0.02}), (None, {})):
+        panel = Panel("a", "?", "timeseries", (Target("up"),), reach=reach)
+        (_, found) = to_json(_board(panel))["panels"]
+        drawn = found["fieldConfig"]["defaults"]["custom"]
+        assert {key: drawn[key] for key in drawn if key == "axisSoftMax"} == custom
 
 
 def test_only_stacked_lines_are_stacked() -> None:

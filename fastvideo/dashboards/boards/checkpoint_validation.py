@@ -6,8 +6,8 @@ from typing import Final
 
 from fastvideo.dashboards import queries
 from fastvideo.dashboards.frame import ANNOTATIONS, TITLES, VARIABLES, link_to
-from fastvideo.dashboards.model import Dashboard, Panel, Row, Target
-from fastvideo.dashboards.panels import OVER_5_MIN, PLAIN, SMOOTH, bars, heat, limits, lines, stat
+from fastvideo.dashboards.model import Dashboard, Override, Panel, Row, Target
+from fastvideo.dashboards.panels import OVER_5_MIN, PLAIN, POINTS, bars, limits, lines, stat
 
 _UID: Final = "fastvideo-checkpoint-validation"
 _TO_RANK: Final = link_to("fastvideo-ranks", choose=("run", "rank"))
@@ -39,17 +39,18 @@ def _event(metric: str, noun: str, verb: str) -> tuple[Panel, ...]:
     return (
         *_numbers(metric, noun, verb, none=none, whole=whole),
         lines(
-            f"Share of time {verb}",
+            f"Share of time {verb}, over 5 minutes",
             f"What share of the run's time goes into it? Seconds per second of {metric}, mean "
-            "over ranks. A peak of 1 is a pause of the whole run; peaks that touch each other "
-            "are too much.",
+            "over ranks, over 5 minutes. 100 % is a pause of the whole run for all of them. A "
+            "level that rises: they take longer, or come more often.",
             Target(
                 f"avg by (run) (rate({metric}_sum{{{queries.RANKS}}}[{queries.WINDOW}]))",
                 "{{run}}",
-                min_interval=SMOOTH,
+                min_interval=OVER_5_MIN,
             ),
             unit="percentunit",
             minimum=0,
+            reach=0.05,
             width=8,
         ),
         bars(
@@ -62,7 +63,7 @@ def _event(metric: str, noun: str, verb: str) -> tuple[Panel, ...]:
                     f"({metric}_sum{{{queries.RANKS}}}) / "
                     f"(sum by (run, rank) ({metric}_count{{{queries.RANKS}}}) > 0))"
                 ),
-                "{{run}} rank {{rank}}",
+                "rank {{rank}} · {{run}}",
                 may_be_empty=none,
             ),
             unit="s",
@@ -71,21 +72,37 @@ def _event(metric: str, noun: str, verb: str) -> tuple[Panel, ...]:
             width=8,
             links=(_TO_RANK,),
         ),
-        heat(
-            f"Durations of each {noun}",
-            f"Do they become longer? {metric}_bucket; a click on a dot opens its trace. Rising "
-            "cells: storage fills up or is shared with others.",
-            metric,
+        lines(
+            f"Duration of each {noun}",
+            f"Do they become longer? {metric} of those that ended within about a minute: the mean "
+            "over ranks, and the slowest rank. Points that rise: storage fills up or is shared "
+            "with others. Points far apart: one rank keeps the others waiting.",
+            Target(
+                queries.mean(metric, by="run", where=queries.RANKS),
+                "mean of ranks · {{run}}",
+                min_interval="1m",
+                may_be_empty=none,
+            ),
+            Target(
+                f"max by (run) ({queries.mean(metric, by='run, rank', where=queries.RANKS)})",
+                "slowest rank · {{run}}",
+                min_interval="1m",
+                may_be_empty=none,
+            ),
+            unit="s",
+            minimum=0,
+            no_value="none in this range",
+            overrides=(Override("/·/", POINTS, is_pattern=True),),
             width=8,
         ),
     )
 
 
 def _numbers(metric: str, noun: str, verb: str, *, none: str, whole: str) -> tuple[Panel, ...]:
+    grown = f"increase({metric}_count{{{queries.RANKS}}}[{queries.WINDOW}]) > 0"
     times = (
-        "time() - max by (run) (max_over_time(timestamp("
-        f"increase({metric}_count{{{queries.RANKS}}}[{queries.WINDOW}]) > 0)"
-        "[$__range:1m]))"
+        f"time() - max by (run) (timestamp({grown}) "
+        f"or max_over_time(timestamp({grown})[$__range:1m]))"
     )
     return (
         stat(
@@ -119,8 +136,8 @@ def _numbers(metric: str, noun: str, verb: str, *, none: str, whole: str) -> tup
             width=6,
         ),
         stat(
-            f"Share of time {verb}, now",
-            f"What does it cost? Seconds per second of {metric} over the last minutes, mean over "
+            f"Share of 5 minutes {verb}",
+            f"What does it cost? Seconds per second of {metric} over 5 minutes, mean over "
             "ranks. Over hours it should stay below 5 %: do it less often, or faster.",
             Target(
                 f"avg by (run) (rate({metric}_sum{{{queries.RANKS}}}[{queries.WINDOW}]))",

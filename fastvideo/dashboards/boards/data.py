@@ -6,7 +6,7 @@ from typing import Final
 
 from fastvideo.dashboards import queries
 from fastvideo.dashboards.frame import ANNOTATIONS, TITLES, VARIABLES, link_to
-from fastvideo.dashboards.model import Dashboard, Panel, Row, Target
+from fastvideo.dashboards.model import Dashboard, Override, Panel, Row, Target
 from fastvideo.dashboards.panels import (
     DATA_WAIT,
     OVER_5_MIN,
@@ -43,6 +43,7 @@ def dashboard() -> Dashboard:
 
 def _now() -> tuple[Panel, ...]:
     waiting = queries.rate(f"{queries.DATALOADER}_sum", by="run", where=queries.RANKS)
+    ranks = f"count by (run) (max by (run, rank) (fastvideo_run_active{{{queries.RANKS}}}))"
     samples = queries.rate("fastvideo_training_samples_total", by="run", where=queries.RANKS)
     return (
         stat(
@@ -72,15 +73,16 @@ def _now() -> tuple[Panel, ...]:
         ),
         stat(
             "Ranks idle for data, on average",
-            "How many ranks' worth of time is lost? Seconds per second of "
-            "fastvideo_training_dataloader_time_seconds, added up over ranks. 2 of 16: two "
-            "accelerators stand still all the time.",
-            Target(waiting, "{{run}}", min_interval=OVER_5_MIN),
+            "How many ranks' worth of time is lost, of how many? Seconds per second of "
+            "fastvideo_training_dataloader_time_seconds, added up over ranks, and the number of "
+            "ranks that report. 2 of 16: two accelerators stand still all the time.",
+            Target(waiting, "idle · {{run}}", min_interval=OVER_5_MIN),
+            Target(ranks, "of ranks · {{run}}", min_interval=OVER_5_MIN),
             unit="short",
-            decimals=2,
             no_value="not scraped",
             thresholds=PLAIN,
             width=6,
+            overrides=(Override("/^idle/", (("decimals", 2),), is_pattern=True),),
         ),
         stat(
             "Samples per minute",
@@ -102,24 +104,18 @@ def _over_time() -> tuple[Panel, ...]:
     each_step = queries.mean(queries.DATALOADER, by="run, rank", where=queries.RANKS)
     return (
         lines(
-            "Data wait, by run",
-            "Since when does the run wait for data? fastvideo_training_dataloader_time_seconds "
-            "over fastvideo_training_step_duration_seconds, over the chosen ranks. Above the "
-            "dashed lines (10 %, 20 %) it is worth a look, and bound by data.",
-            Target(queries.data_share(where=queries.RANKS), "{{run}}", min_interval=SMOOTH),
-            unit="percentunit",
-            minimum=0,
-            thresholds=limits(*DATA_WAIT),
-        ),
-        lines(
             "Data wait, by rank",
-            "Is it one rank, one host or all? The same for each rank: "
-            "fastvideo_training_dataloader_time_seconds. One line above the others: that rank's "
-            "storage, cores or shard of the data.",
-            Target(_OF_RANK, "{{run}} rank {{rank}}", min_interval=SMOOTH),
+            "Since when does the run wait for data, and is it one rank, one host or all? "
+            "fastvideo_training_dataloader_time_seconds over "
+            "fastvideo_training_step_duration_seconds. Above the dashed lines (10 %, 20 %) it is "
+            "worth a look, and bound by data. One line above the others: that rank's storage, "
+            "cores or shard of the data; ranks that wait alike lie upon each other.",
+            Target(_OF_RANK, "rank {{rank}} · {{run}}", min_interval=SMOOTH),
             unit="percentunit",
             minimum=0,
+            reach=0.25,
             thresholds=limits(*DATA_WAIT),
+            width=8,
             links=(_TO_RANK,),
         ),
         bars(
@@ -127,21 +123,23 @@ def _over_time() -> tuple[Panel, ...]:
             "On which machines are the ranks that wait? "
             "fastvideo_training_dataloader_time_seconds over the step, with the host of "
             "fastvideo_rank_info. All of one host: its disk or network.",
-            Target(hosts, "{{run}} {{host}} rank {{rank}}", min_interval=OVER_5_MIN),
+            Target(hosts, "rank {{rank}} · {{host}} · {{run}}", min_interval=OVER_5_MIN),
             unit="percentunit",
             decimals=1,
             maximum=1,
             thresholds=limits(*DATA_WAIT),
             no_value="no steps",
+            width=8,
         ),
         lines(
             "Mean wait for data per step, by rank",
             "How many seconds does a step wait? Mean of "
             "fastvideo_training_dataloader_time_seconds, over all micro-batches of a step. It is "
             "near zero where the loader reads ahead fast enough.",
-            Target(each_step, "{{run}} rank {{rank}}", min_interval=SMOOTH),
+            Target(each_step, "rank {{rank}} · {{run}}", min_interval=SMOOTH),
             unit="s",
             minimum=0,
+            width=8,
             links=(_TO_RANK,),
         ),
     )
@@ -159,12 +157,12 @@ def _spread() -> tuple[Panel, ...]:
         lines(
             "Median and 99th percentile wait (bucketed)",
             "How bad are the bad waits? fastvideo_training_dataloader_time_seconds_bucket over "
-            "the chosen ranks; bounds of buckets lie a factor of two apart, and so does the "
-            "answer. A high 99th percentile over a low median: a few batches come late.",
+            "the chosen ranks; bounds of buckets lie 50 % apart, and so does the answer. "
+            "A high 99th percentile over a low median: a few batches come late.",
             *(
                 Target(
                     queries.quantile(which, queries.DATALOADER, by="run", where=queries.RANKS),
-                    f"{{{{run}}}} {name}",
+                    f"{name} · {{{{run}}}}",
                     exemplar=True,
                     min_interval=SMOOTH,
                 )

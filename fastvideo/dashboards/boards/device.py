@@ -6,13 +6,26 @@ from typing import Final
 
 from fastvideo.dashboards import queries
 from fastvideo.dashboards.frame import ANNOTATIONS, TITLES, VARIABLES, link_to
-from fastvideo.dashboards.model import Dashboard, Panel, Row, Target
-from fastvideo.dashboards.panels import OVER_5_MIN, PLAIN, SMOOTH, bars, lines, stat, table
+from fastvideo.dashboards.model import Dashboard, Override, Panel, Row, Target
+from fastvideo.dashboards.panels import (
+    DASHED,
+    OVER_5_MIN,
+    PLAIN,
+    SMOOTH,
+    bars,
+    column,
+    limits,
+    lines,
+    stat,
+    table,
+)
 
 _UID: Final = "fastvideo-device"
 _NO_DEVICE: Final = "no CUDA device"
 _MEMORY: Final = "fastvideo_device_memory_bytes"
 _OF_PARTS: Final = f"{queries.RANKS},{queries.PARTS}"
+_AROUND: Final = "inference_.*|model_loading|training_(train.*|validation|save_checkpoint)"
+_INSIDE_STEP: Final = f'{queries.RANKS},region!~"{_AROUND}"'
 _TO_RANK: Final = link_to("fastvideo-ranks", choose=("run", "rank"))
 
 
@@ -37,23 +50,25 @@ def dashboard() -> Dashboard:
 def _ratio(by: str, where: str) -> str:
     device = queries.mean(queries.DEVICE_REGION, by=by, where=where)
     host = queries.mean(queries.REGION, by=by, where=where)
-    return f"({device}) / on ({by}) ({host})"
+    return f"round(({device}) / on ({by}) ({host}), 0.01)"
 
 
 def _pace() -> tuple[Panel, ...]:
     passes = f'{queries.RANKS},region=~"training_(forward|backward)"'
+    on_device = queries.rate(f"{queries.DEVICE_REGION}_sum", by="run, rank", where=passes)
     return (
         bars(
-            "Device time over host time now, by region",
+            "Device / host time by region: 1.2+ device-bound, 1 launch-bound",
             "Is a region bound by launches or by the device? Mean "
             "fastvideo_region_device_duration_seconds over mean "
             "fastvideo_region_duration_seconds. Well above 1: the host ran ahead and the device "
             "has the work: bound by the device, which is good. About 1: the device waits for "
             "each launch: bound by the host; compile, or larger batches. Below 1: the host waits "
-            "in this region for work from before, or does work of its own.",
+            "in this region for work from before, or does work of its own. Colours: green from "
+            "1.2, orange from 0.8, blue below; over 5 minutes.",
             Target(
                 _ratio("run, region", _OF_PARTS),
-                "{{run}} {{region}}",
+                "{{region}} · {{run}}",
                 min_interval=OVER_5_MIN,
                 may_be_empty=_NO_DEVICE,
             ),
@@ -63,14 +78,14 @@ def _pace() -> tuple[Panel, ...]:
             width=8,
         ),
         lines(
-            "Device time over host time of forward and backward",
+            "Device / host time of forward and backward, since when",
             "Since when is the run bound by the host? The same ratio of "
             "fastvideo_region_device_duration_seconds and fastvideo_region_duration_seconds over "
             "time. A fall to about 1: the host has become too slow, such as by another program on "
             "its cores.",
             Target(
                 _ratio("run, region", passes),
-                "{{run}} {{region}}",
+                "{{region}} · {{run}}",
                 min_interval=SMOOTH,
                 may_be_empty=_NO_DEVICE,
             ),
@@ -79,13 +94,13 @@ def _pace() -> tuple[Panel, ...]:
             width=8,
         ),
         lines(
-            "Forward and backward on the device, by rank",
-            "Is one device slower than the others? Mean of "
-            "fastvideo_region_device_duration_seconds of both passes for each chosen rank. All do "
-            "the same work: a line above the others is a hot or throttled device.",
+            "Forward + backward on the device per step, by rank",
+            "Is one device slower than the others? fastvideo_region_device_duration_seconds of "
+            "both passes together, per step of each chosen rank. All do the same work: a line "
+            "above the others is a hot or throttled device.",
             Target(
-                queries.mean(queries.DEVICE_REGION, by="run, rank", where=passes),
-                "{{run}} rank {{rank}}",
+                f"{on_device} / {queries.steps(by='run, rank', where=queries.RANKS)}",
+                "rank {{rank}} · {{run}}",
                 min_interval=SMOOTH,
                 may_be_empty=_NO_DEVICE,
             ),
@@ -96,13 +111,13 @@ def _pace() -> tuple[Panel, ...]:
             links=(_TO_RANK,),
         ),
         lines(
-            "Device time per entry, by region",
-            "How long does the device take? Mean of fastvideo_region_device_duration_seconds. A "
-            "rise at the same work: a slower kernel, a throttled device, or other work in the "
-            "same stream.",
+            "Device time per entry, by region of a step",
+            "How long does the device take? Mean of fastvideo_region_device_duration_seconds of "
+            "the regions inside a step, those of the method too. A rise at the same work: a "
+            "slower kernel, a throttled device, or other work in the same stream.",
             Target(
-                queries.mean(queries.DEVICE_REGION, by="run, region", where=queries.RANKS),
-                "{{run}} {{region}}",
+                queries.mean(queries.DEVICE_REGION, by="run, region", where=_INSIDE_STEP),
+                "{{region}} · {{run}}",
                 min_interval=SMOOTH,
                 may_be_empty=_NO_DEVICE,
             ),
@@ -111,13 +126,12 @@ def _pace() -> tuple[Panel, ...]:
             minimum=0,
         ),
         lines(
-            "Host time per entry, by region",
-            "How long does the host take? Mean of fastvideo_region_duration_seconds of the "
-            "regions that a step consists of. Read beside the device time on the left. A rise "
-            "where the device has none: the host.",
+            "Host time per entry, by region of a step",
+            "How long does the host take? Mean of fastvideo_region_duration_seconds of the same "
+            "regions as on the left. A rise where the device has none: the host.",
             Target(
-                queries.mean(queries.REGION, by="run, region", where=_OF_PARTS),
-                "{{run}} {{region}}",
+                queries.mean(queries.REGION, by="run, region", where=_INSIDE_STEP),
+                "{{region}} · {{run}}",
                 min_interval=SMOOTH,
             ),
             unit="s",
@@ -129,36 +143,53 @@ def _pace() -> tuple[Panel, ...]:
 def _memory() -> tuple[Panel, ...]:
     reserved = f'{_MEMORY}{{{queries.RANKS},kind="reserved"}}'
     allocated = f'{_MEMORY}{{{queries.RANKS},kind="allocated"}}'
+    peak = f'{_MEMORY}{{{queries.RANKS},kind="peak"}}'
+    size = f'{_MEMORY}{{{queries.RANKS},kind="capacity"}}'
     return (
         stat(
-            "Highest peak of any rank",
+            "Highest peak of a rank, of its device",
             "How near to its memory's end is the fullest rank? fastvideo_device_memory_bytes of "
-            "kind peak: the most that was allocated at once. Compare it with the device's size; "
-            "within a few GiB of it, the next longer sample ends the run.",
+            "kind peak, the most that was allocated at once, over that of kind capacity. Above "
+            "90 % the next longer sample may end the run.",
             Target(
-                f'max by (run) ({_MEMORY}{{{queries.RANKS},kind="peak"}})',
+                f"max by (run) (max by (run, rank) ({peak}) / (max by (run, rank) ({size}) > 0))",
                 "{{run}}",
                 may_be_empty=_NO_DEVICE,
             ),
+            unit="percentunit",
+            decimals=0,
+            no_value=_NO_DEVICE,
+            thresholds=limits(0.9, 0.97),
+            width=4,
+            height=8,
+        ),
+        stat(
+            "Highest peak of a rank",
+            "How much memory does the fullest rank need? fastvideo_device_memory_bytes of kind "
+            "peak, since its process began or last made a video. Near the capacity beside: as "
+            "on the left.",
+            Target(f"max by (run) ({peak})", "{{run}}", may_be_empty=_NO_DEVICE),
             unit="bytes",
             no_value=_NO_DEVICE,
             thresholds=PLAIN,
-            width=6,
+            width=4,
             height=8,
         ),
         lines(
             "Memory of the fullest rank, by kind",
             "Does memory grow? fastvideo_device_memory_bytes of the rank with the most, as its "
-            "allocator sees it. Allocated memory that grows from step to step is a leak.",
+            "allocator sees it; dashed is what the device has. Allocated memory that grows from "
+            "step to step is a leak.",
             Target(
                 f"max by (run, kind) ({_MEMORY}{{{queries.RANKS}}})",
-                "{{run}} {{kind}}",
+                "{{kind}} · {{run}}",
                 may_be_empty=_NO_DEVICE,
             ),
             unit="bytes",
             minimum=0,
             no_value=_NO_DEVICE,
-            width=9,
+            width=8,
+            overrides=(Override("/^capacity/", DASHED, is_pattern=True),),
         ),
         lines(
             "Reserved and not allocated, by rank",
@@ -167,25 +198,39 @@ def _memory() -> tuple[Panel, ...]:
             "expandable segments help.",
             Target(
                 f"sum by (run, rank) ({reserved}) - sum by (run, rank) ({allocated})",
-                "{{run}} rank {{rank}}",
+                "rank {{rank}} · {{run}}",
                 may_be_empty=_NO_DEVICE,
             ),
             unit="bytes",
             minimum=0,
             no_value=_NO_DEVICE,
-            width=9,
+            width=8,
             links=(_TO_RANK,),
         ),
     )
 
 
 def _devices() -> Panel:
+    def memory(kind: str) -> str:
+        return f'max by (run, rank) ({_MEMORY}{{{queries.RANKS},kind="{kind}"}})'
+
     return table(
-        "Ranks by machine and device",
-        "What does the run run on? fastvideo_rank_info: the number of ranks for each host and "
-        "kind of device. Different devices within a run: the slowest sets the pace.",
-        Target(f"count by (run, host, device) (fastvideo_rank_info{{{queries.RANKS}}})"),
-        columns={"Value": "ranks"},
+        "Where each rank runs",
+        "What does the run run on? fastvideo_rank_info, and fastvideo_device_memory_bytes of each "
+        "rank. Different devices within a run: the slowest sets the pace.",
+        Target(
+            f"max by (run, rank, host, local_rank, device) (fastvideo_rank_info{{{queries.RANKS}}})"
+        ),
+        Target(memory("peak"), may_be_empty=_NO_DEVICE),
+        Target(memory("capacity"), may_be_empty=_NO_DEVICE),
+        hide=("Value #A",),
+        columns={
+            "Value #B": "peak memory",
+            "Value #C": "memory of the device",
+            "local_rank": "local rank",
+        },
+        first=("run", "rank", "host", "local_rank", "device"),
+        overrides=(column("peak memory", "bytes"), column("memory of the device", "bytes")),
         width=24,
         height=6,
     )

@@ -7,7 +7,16 @@ from typing import Final
 from fastvideo.dashboards import queries
 from fastvideo.dashboards.frame import ANNOTATIONS, TITLES, VARIABLES
 from fastvideo.dashboards.model import Dashboard, Panel, Row, Target
-from fastvideo.dashboards.panels import OVER_5_MIN, PLAIN, SMOOTH, heat, lines, stat
+from fastvideo.dashboards.panels import (
+    ANY_IS_BAD,
+    NONE_IS_GOOD,
+    OVER_5_MIN,
+    PLAIN,
+    SMOOTH,
+    heat,
+    lines,
+    stat,
+)
 
 _UID: Final = "fastvideo-inference"
 _REQUEST: Final = "fastvideo_inference_request_duration_seconds"
@@ -44,11 +53,12 @@ def _target(expr: str) -> Target:
 def _now() -> tuple[Panel, ...]:
     return (
         stat(
-            "Requests per second",
+            "Requests per minute",
             f"How much is asked for? {_REQUEST}_count over 5 minutes, of the chosen ranks. 0 where "
             "clients wait: nothing is finished.",
-            _target(_rate(f"{_REQUEST}_count")),
-            unit="reqps",
+            _target("60 * " + _rate(f"{_REQUEST}_count")),
+            unit="short",
+            decimals=1,
             no_value=_IDLE,
             thresholds=PLAIN,
             width=6,
@@ -64,7 +74,7 @@ def _now() -> tuple[Panel, ...]:
             width=6,
         ),
         stat(
-            "Requests at work, on average",
+            "Requests in flight, on average",
             f"How busy is it? Seconds per second of {_REQUEST}, counted when a request ends. As "
             "many as there are ranks: all are busy, and new requests wait.",
             _target(_rate(f"{_REQUEST}_sum")),
@@ -81,7 +91,8 @@ def _now() -> tuple[Panel, ...]:
             Target(f"sum by (run) ({_ERRORS}{{{queries.RANKS}}})", "{{run}}"),
             unit="short",
             no_value=_IDLE,
-            thresholds=PLAIN,
+            thresholds=ANY_IS_BAD,
+            words=NONE_IS_GOOD,
             width=6,
         ),
     )
@@ -95,7 +106,7 @@ def _requests() -> tuple[Panel, ...]:
             "others: its device, or larger requests.",
             Target(
                 queries.mean(_REQUEST, by="run, rank", where=queries.RANKS),
-                "{{run}} rank {{rank}}",
+                "rank {{rank}} · {{run}}",
                 min_interval=SMOOTH,
                 may_be_empty=_IDLE,
             ),
@@ -121,7 +132,7 @@ def _requests() -> tuple[Panel, ...]:
             *(
                 Target(
                     queries.quantile(which, _REQUEST, by="run", where=queries.RANKS),
-                    f"{{{{run}}}} {name}",
+                    f"{name} · {{{{run}}}}",
                     exemplar=True,
                     min_interval=SMOOTH,
                     may_be_empty=_IDLE,
@@ -146,7 +157,7 @@ def _inside() -> tuple[Panel, ...]:
             "it.",
             Target(
                 queries.mean(queries.REGION, by="run, region", where=regions),
-                "{{run}} {{region}}",
+                "{{region}} · {{run}}",
                 min_interval=SMOOTH,
                 may_be_empty=_IDLE,
             ),

@@ -6,14 +6,25 @@ from typing import Final
 
 from fastvideo.dashboards import queries
 from fastvideo.dashboards.frame import ANNOTATIONS, TITLES, VARIABLES, link_to
-from fastvideo.dashboards.model import Dashboard, Panel, Row, Target
-from fastvideo.dashboards.panels import ANY_IS_BAD, NONE_IS_GOOD, PLAIN, lines, stat
+from fastvideo.dashboards.model import Dashboard, Override, Panel, Row, Target, Variable
+from fastvideo.dashboards.panels import ANY_IS_BAD, DASHED, NONE_IS_GOOD, PLAIN, lines, stat
 
 _UID: Final = "fastvideo-losses"
 _LOSS: Final = "fastvideo_training_loss"
 _SCALAR: Final = "fastvideo_training_metric"
 _NONFINITE: Final = "fastvideo_training_nonfinite_loss_total"
 _ERRORS: Final = "fastvideo_training_errors_total"
+_TERMS: Final = Variable(
+    "loss",
+    "Loss",
+    "query",
+    f'label_values({_LOSS}{{run=~"$run"}}, loss)',
+    multi=True,
+    all=True,
+)
+_ALL_FINITE: Final = "all losses are finite"
+_NO_ERRORS: Final = "no step raised"
+_FAINT: Final = (("color", {"mode": "fixed", "fixedColor": "#6e7079"}),)
 _TO_RANK: Final = link_to("fastvideo-ranks", choose=("run", "rank"))
 
 
@@ -30,7 +41,7 @@ def dashboard() -> Dashboard:
             Row("What moves them", _scalars()),
             Row("Errors", _errors()),
         ),
-        variables=VARIABLES,
+        variables=(*VARIABLES, _TERMS),
         annotations=ANNOTATIONS,
     )
 
@@ -70,26 +81,22 @@ def _now() -> tuple[Panel, ...]:
 
 
 def _losses() -> tuple[Panel, ...]:
+    of_term = f'{_LOSS}{{{queries.RANKS},loss=~"$loss"}}'
     return (
         lines(
-            "Loss terms, mean over ranks",
-            f"Does it learn? {_LOSS} of the last step, each term's mean over the chosen ranks. A "
-            "jump, or one that grows, is bad; NaN is not drawn, so a line that ends is too.",
-            Target(f"avg by (run, loss) ({_LOSS}{{{queries.RANKS}}})", "{{run}} {{loss}}"),
-            height=10,
-        ),
-        lines(
-            "Spread of the loss over ranks",
-            f"Do ranks see alike data? The highest less the lowest {_LOSS} of the chosen ranks. "
-            "Ranks have different samples, so it is not zero; one that grows while the mean does "
-            "not: a rank has bad data, or has come apart from the others.",
-            Target(
-                f"max by (run, loss) ({_LOSS}{{{queries.RANKS}}}) - "
-                f"min by (run, loss) ({_LOSS}{{{queries.RANKS}}})",
-                "{{run}} {{loss}}",
-            ),
-            minimum=0,
-            height=10,
+            "$loss",
+            f"Does it learn, and do ranks see alike data? {_LOSS} of one term, of the last step: "
+            "the mean over the chosen ranks, and the highest and lowest rank. A jump, or a mean "
+            "that grows, is bad; NaN is not drawn, so a line that ends is too. Ranks have "
+            "different samples, so they differ; if they come apart while the mean stays, a rank "
+            "has bad data or is no longer in step with the others.",
+            Target(f"max by (run, loss) ({of_term})", "highest rank · {{run}}"),
+            Target(f"min by (run, loss) ({of_term})", "lowest rank · {{run}}"),
+            Target(f"avg by (run, loss) ({of_term})", "mean · {{run}}"),
+            height=9,
+            overrides=(Override("/^(highest|lowest)/", _FAINT, is_pattern=True),),
+            repeat="loss",
+            per_row=3,
         ),
     )
 
@@ -105,7 +112,7 @@ def _scalars() -> tuple[Panel, ...]:
             "before a loss becomes NaN; 0 is bad too: nothing is learned.",
             Target(
                 named('=~"grad_norm/.*"'),
-                "{{run}} {{name}}",
+                "{{name}} · {{run}}",
                 may_be_empty="gradients are not clipped",
             ),
             no_value="gradients are not clipped",
@@ -114,19 +121,23 @@ def _scalars() -> tuple[Panel, ...]:
         ),
         lines(
             "Learning rate",
-            f"Does the schedule do what it should? {_SCALAR} of the names lr/…. A jump in the "
-            "loss at the end of the warm-up: the rate is too high.",
-            Target(named('=~"lr/.*"'), "{{run}} {{name}}"),
+            f"Does the schedule do what it should? {_SCALAR} of the names lr/…; the student's is "
+            "dashed, as it often lies upon others. A jump in the loss at the end of the warm-up: "
+            "the rate is too high.",
+            Target(named('=~"lr/.*"'), "{{name}} · {{run}}"),
+            unit="sci",
             minimum=0,
+            overrides=(Override("/^lr.student/", DASHED, is_pattern=True),),
             width=8,
         ),
         lines(
             "Other scalars",
             f"What else does the method say? {_SCALAR} of all other names, mean over ranks, as "
-            "the tracker has them. What is bad depends on the method.",
+            "the tracker has them; but for update_student, which the kind of a step says too. "
+            "What is bad depends on the method.",
             Target(
-                named('!~"grad_norm/.*|lr/.*"'),
-                "{{run}} {{name}}",
+                named('!~"grad_norm/.*|lr/.*|update_student"'),
+                "{{name}} · {{run}}",
                 may_be_empty="the method logs nothing else",
             ),
             no_value="the method logs nothing else",
@@ -139,25 +150,33 @@ def _errors() -> tuple[Panel, ...]:
     return (
         lines(
             "Non-finite losses, by rank",
-            f"Which rank had it first? {_NONFINITE} of each chosen rank. One rank alone: its data "
-            "or device. All at once: the weights.",
+            f"Which rank had it first? {_NONFINITE} of each chosen rank that had any. One rank "
+            "alone: its data or device. All at once: the weights.",
             Target(
-                f"max by (run, rank) ({_NONFINITE}{{{queries.RANKS}}})", "{{run}} rank {{rank}}"
+                f"max by (run, rank) ({_NONFINITE}{{{queries.RANKS}}}) > 0",
+                "rank {{rank}} · {{run}}",
+                may_be_empty=_ALL_FINITE,
             ),
             minimum=0,
             decimals=0,
+            height=6,
+            no_value="none",
             links=(_TO_RANK,),
         ),
         lines(
             "Errors, by type",
-            f"What was raised? {_ERRORS} by type, over the chosen ranks. OutOfMemoryError: see the "
-            "memory of the device. DistBackendError: a rank was lost before.",
+            f"What was raised? {_ERRORS} by type, over the chosen ranks, those that occurred. "
+            "OutOfMemoryError: see the memory of the device. DistBackendError: a rank was lost "
+            "before.",
             Target(
-                f"sum by (run, error_type) ({_ERRORS}{{{queries.RANKS}}})",
-                "{{run}} {{error_type}}",
+                f"sum by (run, error_type) ({_ERRORS}{{{queries.RANKS}}}) > 0",
+                "{{error_type}} · {{run}}",
+                may_be_empty=_NO_ERRORS,
             ),
             minimum=0,
             decimals=0,
+            height=6,
+            no_value="none",
             links=(link_to("fastvideo-device", choose=("run",)),),
         ),
     )

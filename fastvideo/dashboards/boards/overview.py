@@ -10,6 +10,7 @@ from fastvideo.dashboards.model import Dashboard, Override, Panel, Row, Target, 
 from fastvideo.dashboards.panels import (
     ANY_IS_BAD,
     ANY_IS_SUSPECT,
+    DASHED,
     DATA_WAIT,
     FIRING,
     LATE,
@@ -17,6 +18,7 @@ from fastvideo.dashboards.panels import (
     OVER_5_MIN,
     PLAIN,
     SMOOTH,
+    column,
     limits,
     lines,
     stat,
@@ -24,6 +26,8 @@ from fastvideo.dashboards.panels import (
 )
 
 _UID: Final = "fastvideo-overview"
+_HELD_SINCE: Final = 'ALERTS_FOR_STATE{alertname=~"FastVideo.*",run=~"$run|"}'
+_SEVERITIES: Final = {"page": "red", "warning": "yellow", "info": "blue"}
 _WORST_DATA_SHARE: Final = f"max by (run) ({queries.data_share(by='run, rank')})"
 
 
@@ -48,7 +52,7 @@ def dashboard() -> Dashboard:
 def _state() -> tuple[Panel, ...]:
     return (
         stat(
-            "Run",
+            "Run → Ranks",
             "Does the run go on? fastvideo_run_active, and the age of the last step "
             "(fastvideo_training_last_step_timestamp_seconds). Stalled: no step for ten mean "
             "steps and five minutes (half an hour before the first step). Not scraped: no process "
@@ -68,7 +72,7 @@ def _state() -> tuple[Panel, ...]:
             links=(link_to("fastvideo-ranks"),),
         ),
         stat(
-            "Ranks missing",
+            "Ranks missing → Ranks",
             "Do all ranks report? fastvideo_run_world_size less the ranks whose "
             "fastvideo_run_active is scraped as 1. Any that is missing is bad: its process died, "
             "or nobody can scrape it.",
@@ -79,7 +83,7 @@ def _state() -> tuple[Panel, ...]:
             links=(link_to("fastvideo-ranks"),),
         ),
         stat(
-            "Last step ended … ago",
+            "Last step ended … ago → Ranks",
             "How long ago did the last step end? fastvideo_training_last_step_timestamp_seconds "
             "of the rank that is furthest. More than a few mean steps: the run hangs, validates, "
             "or saves a checkpoint.",
@@ -95,10 +99,11 @@ def _state() -> tuple[Panel, ...]:
 
 def _pace() -> tuple[Panel, ...]:
     now = queries.mean_step(by="run, step_kind")
-    before = now.replace(f"[{queries.WINDOW}]", f"[{queries.WINDOW}] offset 1h")
+    usual = f"quantile_over_time(0.25, ({now})[1h:1m])"
+    slower = f"max by (run) (({now}) / ({usual} > 0) - 1)"
     return (
         stat(
-            "Data wait",
+            "Data wait, worst rank → Data",
             "What share of its step does the rank that waits most wait for data? "
             "fastvideo_training_dataloader_time_seconds over "
             "fastvideo_training_step_duration_seconds, over 5 minutes. Above 10 % the loader is "
@@ -111,7 +116,7 @@ def _pace() -> tuple[Panel, ...]:
             links=(link_to("fastvideo-data"),),
         ),
         stat(
-            "Slowest rank vs median",
+            "Slowest rank vs median → Ranks",
             "What share of each step do the others lose waiting for the slowest rank? Own work is "
             "fastvideo_training_step_duration_seconds less "
             "fastvideo_training_collective_wait_seconds_total, over 5 minutes. All ranks' steps "
@@ -125,29 +130,25 @@ def _pace() -> tuple[Panel, ...]:
             links=(link_to("fastvideo-ranks"),),
         ),
         stat(
-            "Step time against an hour ago",
+            "Step vs last hour → Step anatomy",
             "Did steps become slower? fastvideo_training_step_duration_seconds, the mean over 5 "
-            "minutes now against an hour ago, for the kind of step that changed most. More than "
-            "15 % slower: see which region grew.",
-            Target(
-                f"max by (run) (({now}) / ({before}) - 1)",
-                "{{run}}",
-                min_interval=OVER_5_MIN,
-                may_be_empty="the run is younger than an hour",
-            ),
+            "minutes against the lower quartile of such means in the last hour, or since the run "
+            "began, for the kind of step that changed most. Above 15 %: see which region grew. "
+            "Above 50 % an alert fires, if nothing known explains it.",
+            Target(slower, "{{run}}", min_interval=OVER_5_MIN),
             unit="percentunit",
             decimals=1,
-            no_value="run is young",
+            no_value="no steps",
             thresholds=limits(0.15, 0.5),
             links=(link_to("fastvideo-step"),),
         ),
         stat(
-            "Mean step",
+            "Mean step → Step anatomy",
             "How long is a step? Mean of fastvideo_training_step_duration_seconds over 5 minutes, "
             "for each kind: a method may have short and long ones. Compare it with a run you know.",
             Target(
                 queries.mean_step(by="run, step_kind"),
-                "{{run}} {{step_kind}}",
+                "{{step_kind}} · {{run}}",
                 min_interval=OVER_5_MIN,
             ),
             unit="s",
@@ -156,7 +157,7 @@ def _pace() -> tuple[Panel, ...]:
             links=(link_to("fastvideo-step"),),
         ),
         stat(
-            "Steps per minute",
+            "Steps per minute → Step anatomy",
             "How fast does it go? fastvideo_training_steps_total over 5 minutes, of the fastest "
             "rank. 0 where a run should train: it stalls.",
             Target(
@@ -175,9 +176,12 @@ def _pace() -> tuple[Panel, ...]:
 
 
 def _trouble() -> tuple[Panel, ...]:
+    firing = f"count by (severity) (ALERTS{{{FIRING}}})"
+    none = f"vector(0) unless on () ALERTS{{{FIRING}}}"
+    quiet = f'label_replace({none}, "severity", "none", "", "")'
     return (
         stat(
-            "Non-finite losses",
+            "Non-finite losses → Losses",
             "Was a loss NaN or infinite? fastvideo_training_nonfinite_loss_total of the rank with "
             "the most, since its process began. Any is bad: the weights may be lost.",
             Target(
@@ -190,7 +194,7 @@ def _trouble() -> tuple[Panel, ...]:
             links=(link_to("fastvideo-losses"),),
         ),
         stat(
-            "Errors in steps",
+            "Errors in steps → Losses",
             "Did exceptions end steps? fastvideo_training_errors_total over all ranks and types, "
             "since their processes began. Any is bad.",
             Target(f"sum by (run) (fastvideo_training_errors_total{{{queries.RUNS}}})", "{{run}}"),
@@ -200,7 +204,7 @@ def _trouble() -> tuple[Panel, ...]:
             links=(link_to("fastvideo-losses"),),
         ),
         stat(
-            "Telemetry lost or failing",
+            "Lost telemetry → Telemetry",
             "Can the numbers and traces be believed? Spans that were dropped "
             "(fastvideo_telemetry_spans_dropped_total) and errors inside telemetry "
             "(fastvideo_telemetry_sink_errors_total) within 5 minutes. Any: traces have holes; "
@@ -217,12 +221,17 @@ def _trouble() -> tuple[Panel, ...]:
             links=(link_to("fastvideo-telemetry"),),
         ),
         stat(
-            "Alerts firing",
+            "Alerts firing → below",
             "How many alerts fire for these runs? ALERTS, which Prometheus makes of the alerting "
-            "rules. Any is worth reading: they are listed below.",
-            Target(f"count(ALERTS{{{FIRING}}}) or vector(0)"),
+            "rules, by severity: red are those that page, yellow are warnings, blue inform. They "
+            "are listed below.",
+            Target(f"{firing} or {quiet}", "{{severity}}"),
             thresholds=ANY_IS_BAD,
             words=NONE_IS_GOOD,
+            overrides=tuple(
+                Override(severity, (("color", {"mode": "fixed", "fixedColor": colour}),))
+                for severity, colour in _SEVERITIES.items()
+            ),
         ),
     )
 
@@ -247,12 +256,14 @@ def _verdicts() -> Panel:
         "explains what is below.",
         "state-timeline",
         (
-            Target(f"2 * ({missing})", "{{run}} ranks"),
-            Target(f"2 * ({queries.is_stalled()}) and {queries.active()} == 1", "{{run}} progress"),
-            Target(f"2 * ({nonfinite} + {errors} > bool 0)", "{{run}} losses"),
-            Target(data, "{{run}} data wait", min_interval=SMOOTH),
-            Target(late, "{{run}} slowest rank", min_interval=SMOOTH),
-            Target(f"{queries.dropped_spans()} + {_sink_errors()} > bool 0", "{{run}} telemetry"),
+            Target(f"2 * ({missing})", "ranks · {{run}}"),
+            Target(
+                f"2 * ({queries.is_stalled()}) and {queries.active()} == 1", "progress · {{run}}"
+            ),
+            Target(f"2 * ({nonfinite} + {errors} > bool 0)", "losses · {{run}}"),
+            Target(data, "data wait · {{run}}", min_interval=SMOOTH),
+            Target(late, "slowest rank · {{run}}", min_interval=SMOOTH),
+            Target(f"{queries.dropped_spans()} + {_sink_errors()} > bool 0", "telemetry · {{run}}"),
         ),
         width=14,
         height=9,
@@ -268,19 +279,24 @@ def _verdicts() -> Panel:
 def _firing() -> Panel:
     return table(
         "Alerts that fire now",
-        "What does Prometheus complain about? ALERTS. The runbooks have a page for each alert "
-        "that says what to do. An empty table is good.",
-        Target(f"ALERTS{{{FIRING}}}", may_be_empty="no alert fires"),
+        "What does Prometheus complain about, and for how long? ALERTS, and ALERTS_FOR_STATE, "
+        "which says since when its condition holds: an alert fires some minutes later. The "
+        "runbooks have a section for each that says what to do. An empty table is good.",
+        Target(
+            f"time() - {_HELD_SINCE} and ignoring (alertstate) ALERTS{{{FIRING}}}",
+            may_be_empty="no alert fires",
+        ),
         width=10,
         height=9,
-        hide=("Value", "alertstate"),
-        columns={"alertname": "alert"},
+        hide=("alertstate",),
+        columns={"alertname": "alert", "Value": "holds for"},
+        first=("alertname", "severity", "Value", "run"),
+        overrides=(column("holds for", "s", decimals=0),),
         no_value="none",
     )
 
 
 def _progress() -> tuple[Panel, ...]:
-    dashed = (("custom.lineStyle", {"fill": "dash", "dash": [6, 6]}),)
     return (
         lines(
             "Mean step, by kind",
@@ -288,7 +304,7 @@ def _progress() -> tuple[Panel, ...]:
             "kind of step. A rise that stays: see the step's regions.",
             Target(
                 queries.mean_step(by="run, step_kind"),
-                "{{run}} {{step_kind}}",
+                "{{step_kind}} · {{run}}",
                 min_interval=SMOOTH,
             ),
             unit="s",
@@ -300,22 +316,22 @@ def _progress() -> tuple[Panel, ...]:
             "Ranks reporting",
             "Since when is a rank missing? Ranks whose fastvideo_run_active is scraped as 1, and "
             "fastvideo_run_world_size. The lines part where a rank is lost.",
-            Target(queries.ranks_reporting(), "{{run}} reporting"),
-            Target(queries.world_size(), "{{run}} world size"),
+            Target(queries.ranks_reporting(), "reporting · {{run}}"),
+            Target(queries.world_size(), "world size · {{run}}"),
             unit="short",
             decimals=0,
             minimum=0,
             width=8,
-            overrides=(Override("/world size$/", dashed, is_pattern=True),),
+            overrides=(Override("/^world size/", DASHED, is_pattern=True),),
             links=(link_to("fastvideo-ranks", choose=("run",)),),
         ),
         lines(
-            "Loss",
-            "Does it learn? fastvideo_training_loss, each term's mean over ranks. A jump is bad, "
-            "and so is a gap: NaN is not drawn.",
+            "Total loss",
+            "Does it learn? fastvideo_training_loss, the mean over ranks of the sum of all terms; "
+            "each term has a panel of its own. A jump is bad, and so is a gap: NaN is not drawn.",
             Target(
-                f"avg by (run, loss) (fastvideo_training_loss{{{queries.RUNS}}})",
-                "{{run}} {{loss}}",
+                f'avg by (run) (fastvideo_training_loss{{{queries.RUNS},loss="total_loss"}})',
+                "{{run}}",
             ),
             width=8,
             links=(link_to("fastvideo-losses", choose=("run",)),),

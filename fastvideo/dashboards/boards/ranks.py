@@ -70,7 +70,7 @@ def _now() -> tuple[Panel, ...]:
             "the left is not green.",
             Target(
                 queries.with_host(f"topk by (run) (1, {queries.own_work()})"),
-                "{{run}} {{host}} rank {{rank}}",
+                "rank {{rank}} · {{host}} · {{run}}",
                 min_interval=OVER_5_MIN,
             ),
             unit="s",
@@ -87,7 +87,7 @@ def _now() -> tuple[Panel, ...]:
             "left: neither is slow, or the cause moves about.",
             Target(
                 queries.with_host(f"bottomk by (run) (1, {queries.wait_per_step()})"),
-                "{{run}} {{host}} rank {{rank}}",
+                "rank {{rank}} · {{host}} · {{run}}",
                 min_interval=OVER_5_MIN,
             ),
             unit="s",
@@ -121,9 +121,9 @@ def _work() -> tuple[Panel, ...]:
             "fastvideo_training_step_duration_seconds less "
             "fastvideo_training_collective_wait_seconds_total. The slowest far above the median: "
             "a straggler. All three rise: the work has grown.",
-            Target(f"max by (run) ({work})", "{{run}} slowest", min_interval=SMOOTH),
-            Target(f"quantile by (run) (0.5, {work})", "{{run}} median", min_interval=SMOOTH),
-            Target(f"min by (run) ({work})", "{{run}} fastest", min_interval=SMOOTH),
+            Target(f"max by (run) ({work})", "slowest · {{run}}", min_interval=SMOOTH),
+            Target(f"quantile by (run) (0.5, {work})", "median · {{run}}", min_interval=SMOOTH),
+            Target(f"min by (run) ({work})", "fastest · {{run}}", min_interval=SMOOTH),
             unit="s",
             minimum=0,
         ),
@@ -136,7 +136,7 @@ def _work() -> tuple[Panel, ...]:
             "network or neighbours.",
             Target(
                 queries.descending(queries.with_host(f"topk by (run) (10, {work})")),
-                "{{run}} {{host}} rank {{rank}}",
+                "rank {{rank}} · {{host}} · {{run}}",
                 min_interval=OVER_5_MIN,
             ),
             unit="s",
@@ -148,7 +148,7 @@ def _work() -> tuple[Panel, ...]:
             "How did the chosen ranks do? Own work of each: "
             "fastvideo_training_step_duration_seconds less "
             "fastvideo_training_collective_wait_seconds_total. Highest is slowest.",
-            Target(chosen, "{{run}} rank {{rank}}", min_interval=SMOOTH),
+            Target(chosen, "rank {{rank}} · {{run}}", min_interval=SMOOTH),
             unit="s",
             minimum=0,
             links=(_TO_RANK,),
@@ -159,7 +159,7 @@ def _work() -> tuple[Panel, ...]:
             "rank, per step. The rank that waits least is the one that the others wait for.",
             Target(
                 queries.wait_per_step(where=queries.RANKS),
-                "{{run}} rank {{rank}}",
+                "rank {{rank}} · {{run}}",
                 min_interval=SMOOTH,
             ),
             unit="s",
@@ -182,7 +182,7 @@ def _progress() -> tuple[Panel, ...]:
             "others left; all of them high on all ranks: the network.",
             Target(
                 f"{kinds} / on (run) group_left () {per_step}",
-                "{{run}} {{collective}}",
+                "{{collective}} · {{run}}",
                 min_interval=SMOOTH,
             ),
             unit="s",
@@ -195,7 +195,7 @@ def _progress() -> tuple[Panel, ...]:
             "a scrape interval show as a few steps of lag; a lag that grows is bad.",
             Target(
                 f"{furthest} - on (run) group_right () {own}",
-                "{{run}} rank {{rank}}",
+                "rank {{rank}} · {{run}}",
             ),
             unit="short",
             decimals=0,

@@ -85,8 +85,10 @@ def _shares() -> Panel:
         "fastvideo_training_unattributed_seconds_total over "
         "fastvideo_training_step_duration_seconds, over 5 minutes. training_dataloader above "
         "20 %: bound by data. The shares add up to 100 %.",
-        Target(f"{_part('run, region')} / {share}", "{{run}} {{region}}", min_interval=OVER_5_MIN),
-        Target(f"{rest} / {share}", "{{run}} unattributed", min_interval=OVER_5_MIN),
+        Target(
+            f"{_part('run, region')} / {share}", "{{region}} · {{run}}", min_interval=OVER_5_MIN
+        ),
+        Target(f"{rest} / {share}", "unattributed · {{run}}", min_interval=OVER_5_MIN),
         unit="percentunit",
         decimals=1,
         maximum=1,
@@ -105,7 +107,7 @@ def _kinds() -> tuple[Panel, ...]:
             "for each kind; a mean over kinds moves with their mixture. A rise that stays is bad.",
             Target(
                 queries.mean_step(by="run, step_kind", where=queries.RANKS),
-                "{{run}} {{step_kind}}",
+                "{{step_kind}} · {{run}}",
                 min_interval=SMOOTH,
             ),
             unit="s",
@@ -117,7 +119,7 @@ def _kinds() -> tuple[Panel, ...]:
             "of the fastest rank. A changed mixture changes the mean over kinds, and nothing else.",
             Target(
                 f"60 * max by (run, step_kind) ({per_rank})",
-                "{{run}} {{step_kind}}",
+                "{{step_kind}} · {{run}}",
                 min_interval=SMOOTH,
             ),
             unit="short",
@@ -130,7 +132,7 @@ def _spread() -> tuple[Panel, ...]:
     quantiles = tuple(
         Target(
             queries.quantile(which, queries.STEP, by="run, step_kind", where=queries.RANKS),
-            f"{{{{run}}}} {{{{step_kind}}}} {name}",
+            f"{{{{step_kind}}}} {name} · {{{{run}}}}",
             exemplar=True,
             min_interval=SMOOTH,
         )
@@ -168,7 +170,7 @@ def _inside() -> tuple[Panel, ...]:
             "they do not add up. A line that grows while the others do not is where to look.",
             Target(
                 f"{inner} / {_PER_STEP} > 0",
-                "{{run}} {{region}}",
+                "{{region}} · {{run}}",
                 min_interval=SMOOTH,
                 may_be_empty=_NO_INNER,
             ),
@@ -187,7 +189,7 @@ def _inside() -> tuple[Panel, ...]:
                     by="run, region",
                     where=f'{queries.RANKS},region!="training_train"',
                 ),
-                "{{run}} {{region}}",
+                "{{region}} · {{run}}",
                 min_interval=SMOOTH,
             ),
             unit="s",

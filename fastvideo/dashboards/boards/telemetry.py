@@ -109,10 +109,13 @@ def _now() -> tuple[Panel, ...]:
             width=6,
         ),
         stat(
-            "Longest scrape",
+            "Longest scrape of 5 minutes",
             "Does an endpoint answer slowly? scrape_duration_seconds of the slowest rank. Near 10 "
             "seconds, where Prometheus gives up, numbers have gaps: the host is overloaded.",
-            Target(f"max by (run) (scrape_duration_seconds * {_TARGETS})", "{{run}}"),
+            Target(
+                f"max by (run) (max_over_time(scrape_duration_seconds[5m]) * {_TARGETS})",
+                "{{run}}",
+            ),
             unit="s",
             no_value="not scraped",
             thresholds=limits(1, 5),
@@ -129,7 +132,7 @@ def _spans() -> tuple[Panel, ...]:
             "in the sample. Any that is dropped: see beside.",
             Target(
                 queries.rate(_SPANS, by="run, outcome", where=queries.RANKS),
-                "{{run}} {{outcome}}",
+                "{{outcome}} · {{run}}",
             ),
             unit="short",
             minimum=0,
@@ -147,6 +150,7 @@ def _spans() -> tuple[Panel, ...]:
             ),
             unit="percentunit",
             minimum=0,
+            reach=0.02,
             thresholds=((None, "green"), (0.01, "red")),
             no_value=_NO_SPANS,
             width=8,
@@ -158,7 +162,7 @@ def _spans() -> tuple[Panel, ...]:
             "rejected: the collector.",
             Target(
                 queries.rate(_DROPPED, by="run, reason", where=queries.RANKS) + " > 0",
-                "{{run}} {{reason}}",
+                "{{reason}} · {{run}}",
                 may_be_empty="no span was dropped",
             ),
             unit="short",
@@ -175,7 +179,7 @@ def _scrapes() -> tuple[Panel, ...]:
             "Scrape time, by rank",
             "Which endpoint is slow? scrape_duration_seconds of each chosen rank. It should be "
             "milliseconds; a rise on one host: its cores are busy.",
-            Target(f"scrape_duration_seconds * {_TARGETS}", "{{run}} rank {{rank}}"),
+            Target(f"scrape_duration_seconds * {_TARGETS}", "rank {{rank}} · {{run}}"),
             unit="s",
             minimum=0,
             width=8,
@@ -184,7 +188,7 @@ def _scrapes() -> tuple[Panel, ...]:
             "Samples per scrape, by rank",
             "How many series does a rank have? scrape_samples_scraped. Some hundreds are usual; "
             "one that keeps growing is bad: a label has no bound.",
-            Target(f"scrape_samples_scraped * {_TARGETS}", "{{run}} rank {{rank}}"),
+            Target(f"scrape_samples_scraped * {_TARGETS}", "rank {{rank}} · {{run}}"),
             unit="short",
             minimum=0,
             width=8,
@@ -232,7 +236,7 @@ def _numbers() -> tuple[Panel, ...]:
             *(
                 Target(
                     _beyond(metric),
-                    f"{{{{run}}}} {name}",
+                    f"{name} · {{{{run}}}}",
                     min_interval=OVER_5_MIN,
                     may_be_empty="" if name in always else f"there is no {name}",
                 )
@@ -240,15 +244,21 @@ def _numbers() -> tuple[Panel, ...]:
             ),
             unit="percentunit",
             minimum=0,
+            reach=0.01,
             width=8,
         ),
         lines(
             "Errors inside telemetry, by part",
-            f"Which part fails? {_SINKS} by the part that raised, over the chosen ranks. A line "
-            "that rises is bad.",
-            Target(f"sum by (run, sink) ({_SINKS}{{{queries.RANKS}}})", "{{run}} {{sink}}"),
+            f"Which part fails? {_SINKS} by the part that raised, over the chosen ranks, those "
+            "parts that did. A line that rises is bad.",
+            Target(
+                f"sum by (run, sink) ({_SINKS}{{{queries.RANKS}}}) > 0",
+                "{{sink}} · {{run}}",
+                may_be_empty="no part raised",
+            ),
             minimum=0,
             decimals=0,
+            no_value="none",
             width=8,
         ),
         lines(
@@ -258,6 +268,7 @@ def _numbers() -> tuple[Panel, ...]:
             Target(_overhead(), "{{run}}", min_interval=SMOOTH),
             unit="percentunit",
             minimum=0,
+            reach=0.01,
             width=8,
         ),
     )
@@ -268,11 +279,16 @@ def _segments() -> tuple[Panel, ...]:
         lines(
             "Segments, by status",
             f"What became of kernel traces? {_SEGMENTS} of the chosen ranks, since their "
-            "processes began. no_kernels on a CUDA machine, failed and summary_failed are bad; "
-            "skipped: the limit of segments was reached.",
-            Target(f"sum by (run, status) ({_SEGMENTS}{{{queries.RANKS}}})", "{{run}} {{status}}"),
+            "processes began, those that occur. no_kernels on a CUDA machine, failed and "
+            "summary_failed are bad; skipped: the limit of segments was reached.",
+            Target(
+                f"sum by (run, status) ({_SEGMENTS}{{{queries.RANKS}}}) > 0",
+                "{{status}} · {{run}}",
+                may_be_empty=_NO_TRACES,
+            ),
             minimum=0,
             decimals=0,
+            no_value=_NO_TRACES,
             width=8,
         ),
         lines(

@@ -19,7 +19,7 @@ from fastvideo.observability.metrics.text_format import TextRenderer
 if TYPE_CHECKING:
     from live_stack import LivePrometheus
 
-NAME = "wan-14b-h200"
+NAME = "wan-14b"
 _GIB = 2**30
 _CHILDREN = {
     "training_dataloader": 0.004,
@@ -28,6 +28,15 @@ _CHILDREN = {
     "training_optimizer": 0.03,
     "training_callbacks": 0.005,
 }
+_ON_DEVICE = {
+    "training_dataloader": 0.1,
+    "training_forward": 1.04,
+    "training_backward": 1.45,
+    "training_optimizer": 1.3,
+    "training_callbacks": 0.4,
+}
+"""Device time over host time: the host runs ahead in some regions, and works alone in others."""
+
 _INSIDE = {"dmd2_student_rollout": 0.07, "dmd2_generator_loss": 0.08, "dmd2_critic_loss": 0.05}
 _VIDEO = {"inference_text_encoding": 0.06, "inference_denoising": 0.7, "inference_decoding": 0.12}
 _UNATTRIBUTED = 0.008
@@ -35,7 +44,7 @@ _CHECKPOINT_EVERY, _VALIDATION_EVERY, _CHECKPOINT_S, _VALIDATION_S = 12, 30, 0.9
 
 
 class _Rank:
-    """One rank. Its device works longer than its host in a backward pass, and shorter elsewhere."""
+    """One rank. Its device works longer than its host in passes, and less where it waits."""
 
     def __init__(self, rank: int, rarely: int) -> None:
         self._checkpoint_every = rarely * _CHECKPOINT_EVERY
@@ -53,6 +62,9 @@ class _Rank:
         numbers.gauge("fastvideo_run_world_size").set(2)
         numbers.gauge("fastvideo_device_memory_bytes", "reserved").set(118 * _GIB)
         numbers.gauge("fastvideo_device_memory_bytes", "peak").set(112 * _GIB)
+        numbers.gauge("fastvideo_device_memory_bytes", "capacity").set(140 * _GIB)
+        numbers.histogram("fastvideo_inference_request_duration_seconds")
+        numbers.histogram("fastvideo_inference_denoising_step_duration_seconds")
 
     def scrape(self) -> str:
         """Does the steps of the time since the last scrape; returns what the rank then serves."""
@@ -76,8 +88,7 @@ class _Rank:
         is_generator = self._step % 5 == 0
         slower = (1.8 if is_generator else 1.0) * self._random.uniform(0.97, 1.03)
         for region, seconds in {**_CHILDREN, **_INSIDE}.items():
-            device = 1.2 if region == "training_backward" else 0.8
-            self._region(region, seconds * slower, device=device)
+            self._region(region, seconds * slower, device=_ON_DEVICE.get(region, 1.1))
         step = slower * sum(_CHILDREN.values()) + _UNATTRIBUTED
         self._region("training_train_one_step", step, device=0.9)
         trace = hashlib.blake2b(f"{NAME}/{self._step}".encode(), digest_size=16).hexdigest()
