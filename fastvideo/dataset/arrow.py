@@ -19,5 +19,8 @@ __all__ = ["pa", "pq", "unreadable"]
 
 
 def unreadable(path: str | os.PathLike[str], error: Exception) -> DataError:
-    """Returns the error that says which parquet file is damaged, and how."""
-    return DataError(f"{path} cannot be read as parquet ({error}); write it again or remove it")
+    """Returns the error that says which parquet file, or part of one, is damaged, and how."""
+    return DataError(
+        f"{path} cannot be read as parquet ({error}); write the file again, or remove it: then a "
+        f"run that goes on says that its data set has changed"
+    )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import threading
 import warnings
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,23 +28,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def build_parquet_dataloader(  # noqa: PLR0913 - all keyword-only but two
+def build_parquet_dataloader(
     path: DataPath,
     batch_size: int,
     *,
     parquet_schema: pa.Schema,
-    cfg_rate: float = 0.0,
     num_data_workers: int = 0,
-    text_padding_length: int = 512,
     seed: int = 0,
-    drop_last: bool = True,
-    drop_first_row: bool = False,
-    num_sp_groups: int = 1,
-    sp_world_size: int = 1,
-    global_rank: int = 0,
-    local_rank: int = 0,  # noqa: ARG001 - the file lock settles which rank counts the rows
     pin_memory: bool | None = None,
     required_columns: Sequence[str] = (),
+    **options: Any,  # noqa: ANN401 - those of the data set
 ) -> StatefulDataLoader:
     """Builds the loader of one rank.
 
@@ -54,19 +51,12 @@ def build_parquet_dataloader(  # noqa: PLR0913 - all keyword-only but two
         path: A directory, ``"a:2,b:1"``, a list, or a mapping from path to repeat.
         batch_size: Rows per batch and data-parallel group.
         parquet_schema: One of the schemas of :mod:`fastvideo.dataset.schema`.
-        cfg_rate: Probability that a row loses its text.
         num_data_workers: Worker processes; without any, one thread reads one batch ahead.
-        text_padding_length: Tokens per text embedding in a batch.
         seed: Seed of the order and of the rows that lose their text.
-        drop_last: Leave out rows that do not fill a batch in every group.
-        drop_first_row: Never take row 0.
-        num_sp_groups: Data-parallel groups.
-        sp_world_size: Ranks that share a sample.
-        global_rank: Rank of this process.
-        local_rank: Rank of this process on its machine; taken for symmetry with launchers, and
-            not needed, since whichever rank comes first lists the files for its machine.
         pin_memory: Hand out tensors in pinned memory; where CUDA is available when None.
         required_columns: Tensors that the method needs, such as ``("vae_latent",)``.
+        options: Further arguments of :class:`LatentsParquetMapStyleDataset`, such as
+            ``num_sp_groups`` and ``global_rank``.
 
     Returns:
         The loader; its ``dataset`` is the :class:`LatentsParquetMapStyleDataset`.
@@ -82,15 +72,9 @@ def build_parquet_dataloader(  # noqa: PLR0913 - all keyword-only but two
         path,
         batch_size,
         parquet_schema=parquet_schema,
-        cfg_rate=cfg_rate,
         seed=seed,
-        drop_last=drop_last,
-        drop_first_row=drop_first_row,
-        text_padding_length=text_padding_length,
-        num_sp_groups=num_sp_groups,
-        sp_world_size=sp_world_size,
-        global_rank=global_rank,
         read_ahead=num_data_workers == 0,
+        **options,
     )
     check_columns(dataset, required_columns)
     return stateful_loader(
@@ -130,6 +114,7 @@ def stateful_loader(
             num_workers=num_data_workers,
             pin_memory=torch.cuda.is_available() if pin_memory is None else pin_memory,
             persistent_workers=num_data_workers > 0,
+            worker_init_fn=outlive_first_sigterm,
             # A generator of its own: the loader draws a seed per epoch, which would otherwise
             # move the global random state of the training.
             generator=torch.Generator().manual_seed(seed),
@@ -139,6 +124,32 @@ def stateful_loader(
 
 def _identity(batch: T) -> T:
     return batch
+
+
+def outlive_first_sigterm(worker: int) -> None:
+    """Lets this worker process go on after one SIGTERM of others than its parent.
+
+    Schedulers that end a job send SIGTERM to all of its processes at once. The run then finishes
+    its step and saves, for which it may still need batches; its end ends the workers.
+
+    Args:
+        worker: Number of the worker.
+    """
+    del worker
+    parent = multiprocessing.parent_process()
+    if parent is None or not hasattr(signal, "sigwaitinfo"):
+        return
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    thread = threading.Thread(target=_await_sigterm, args=(parent.pid,), daemon=True)
+    thread.start()
+
+
+def _await_sigterm(parent: int) -> None:
+    """Ends this process on the parent's first SIGTERM, or on anybody's second."""
+    senders: list[int] = []
+    while parent not in senders and len(senders) < 2:  # noqa: PLR2004 - see above
+        senders.append(signal.sigwaitinfo({signal.SIGTERM}).si_pid)
+    os._exit(0)
 
 
 def check_columns(dataset: LatentsParquetMapStyleDataset, required: Sequence[str]) -> None:

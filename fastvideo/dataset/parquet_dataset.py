@@ -6,6 +6,10 @@ D embedding size.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -29,6 +33,7 @@ Batch = dict[str, Any]
 
 _TEXT = "text_embedding"
 _HASH_BITS = 63
+_SIZED_FILES = 64
 
 
 @final
@@ -129,6 +134,20 @@ class LatentsParquetMapStyleDataset(Dataset[Batch]):
     def __len__(self) -> int:
         """Returns the number of rows, repeats included."""
         return sum(self.lengths)
+
+    @cached_property
+    def content(self) -> dict[str, int | str]:
+        """What tells this data set from another one, wherever it lies.
+
+        ``files`` and ``rows`` are their numbers; ``digest`` depends on the names of the files below
+        the directory they share, their rows in order, and the sizes of some of them.
+        """
+        root = os.path.commonpath([os.path.dirname(file) for file in self.parquet_files])  # noqa: PTH120
+        names = [os.path.relpath(file, root) for file in self.parquet_files]
+        some = self.parquet_files[:: -(-len(names) // _SIZED_FILES)]
+        sizes = [os.stat(file).st_size for file in some]  # noqa: PTH116 - names of files are texts
+        digest = hashlib.sha256(json.dumps([names, self.lengths, sizes]).encode())
+        return {"files": len(names), "rows": len(self), "digest": digest.hexdigest()[:32]}
 
     def __getitem__(self, index: int) -> Batch:
         """Returns the batch that holds row ``index`` alone."""

@@ -63,7 +63,7 @@ class _OpenFile:
     """An open parquet file and where its row groups begin."""
 
     def __init__(self, path: str, *, needed: Sequence[str], wanted: Sequence[str]) -> None:
-        self.parquet = pq.ParquetFile(path, pre_buffer=False)
+        self.parquet = pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
         metadata = self.parquet.metadata
         sizes = (metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
         self.starts = [0, *accumulate(sizes)]
@@ -167,7 +167,9 @@ class RowGroupReader:
             try:
                 table = file.parquet.read_row_group(group, file.columns, use_threads=False)
             except (pa.ArrowException, OSError) as error:
-                raise unreadable(path, error) from error
+                first, end = file.starts[group : group + 2]
+                where = f"{path} row group {group} (rows {first} to {end - 1})"
+                raise unreadable(where, error) from error
             self._groups[path, group] = table
             self._group_bytes += table.nbytes
             while self._group_bytes > self._cache_bytes and len(self._groups) > 1:

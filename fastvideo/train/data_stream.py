@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
-from fastvideo.errors import DataError
+from fastvideo.errors import DataError, FastVideoError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+_TORCH_ON_DEAD_WORKERS: Final = "DataLoader worker"
+_RAISED_IN_WORKER: Final = re.compile(r"Caught \w+ in DataLoader worker process (\d+)")
 
 
 class DataStream:
@@ -72,3 +77,36 @@ def _sampler_with_epoch(loader: object) -> Any:  # noqa: ANN401 - any object wit
         if callable(getattr(sampler, "set_epoch", None)):
             return sampler
     return None
+
+
+@contextmanager
+def explaining_workers() -> Iterator[None]:
+    """Says in a line what torch says in a page about workers that load data.
+
+    A worker that dies is reported wherever the main thread is then, not only where it waits for
+    data, so this belongs around all of the training.
+
+    Raises:
+        DataError: A worker process has died.
+        FastVideoError: What a worker raised, with its own message.
+    """
+    try:
+        yield
+    except FastVideoError as error:
+        found = _RAISED_IN_WORKER.match(str(error))
+        if found is None:
+            raise
+        kind = type(error)
+        own = str(error).rpartition(f"{kind.__module__}.{kind.__qualname__}: ")[2].strip()
+        message = f"{own} (data loading worker {found[1]})"
+        raise kind(message) from error
+    except RuntimeError as error:
+        if not str(error).startswith(_TORCH_ON_DEAD_WORKERS):
+            raise
+        message = (
+            f"a process that loads data for this rank has died: {str(error).strip()} Most often "
+            f"the machine had no memory left ('Killed'), or /dev/shm is too small ('Bus error'). "
+            f"Set a smaller --training.data.dataloader_num_workers (0 loads in the training "
+            f"process) and go on with --training.checkpoint.resume_from_checkpoint latest"
+        )
+        raise DataError(message) from error

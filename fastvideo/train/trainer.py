@@ -12,7 +12,7 @@ from fastvideo.hooks.activation_trace import attach_activation_trace, detach_act
 from fastvideo.logger import init_logger
 from fastvideo.profiler import profiler_region
 from fastvideo.train.callbacks import CallbackDict
-from fastvideo.train.data_stream import DataStream
+from fastvideo.train.data_stream import DataStream, explaining_workers
 from fastvideo.train.nonfinite import NonFiniteGuard
 from fastvideo.train.progress import make_progress
 from fastvideo.train.step import StepRunner, StepSettings
@@ -126,7 +126,11 @@ class Trainer:
                 ``raise``. Other exceptions of the method, the callbacks and the loader pass
                 unchanged; trackers are then closed with exit code 1.
         """
-        with profiler_region("training_train"), _activations_traced(method):
+        with (
+            profiler_region("training_train"),
+            _activations_traced(method),
+            explaining_workers(),
+        ):
             try:
                 first = self._prepare(method, start_step, checkpoint_manager)
                 runner = self._make_runner(method, dataloader, checkpoint_manager)

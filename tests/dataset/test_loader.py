@@ -244,11 +244,32 @@ def test_damaged_file_is_named(root: Path, workers: int) -> None:
         with open(file, "r+b") as stream:  # noqa: PTH123 - the data set holds strings
             stream.seek(4)
             stream.write(b"\xff" * 300)
-    with pytest.raises(DataError, match=r"data_chunk_00000\d\.parquet cannot be read as parquet"):
+    named = r"data_chunk_00000\d\.parquet row group \d \(rows \d to \d\) cannot be read as parquet"
+    with pytest.raises(DataError, match=named):
         _epoch(loader)
     if workers:
         # torch waits ten seconds for workers whose iterator is collected along with a traceback.
         loader._iterator._shutdown_workers()
+
+
+# --- signals
+
+
+def test_workers_outlive_a_sigterm_that_reaches_all_processes(root: Path) -> None:
+    """A job that is told to end still gets the batches of its last step; its end ends them."""
+    loader = _loader(root, workers=1)
+    expected = _epoch(_loader(root))
+    iterator = iter(loader)
+    found = [_key(next(iterator))]
+    (worker,) = loader._iterator._workers
+    script = f"import os, signal; os.kill({worker.pid}, signal.SIGTERM)"
+    subprocess.run([sys.executable, "-S", "-c", script], check=True)  # not from its parent
+    found += [_key(batch) for batch in iterator]
+    assert found == expected
+    assert worker.is_alive()
+    worker.terminate()
+    worker.join(10)
+    assert worker.exitcode == 0
 
 
 # --- without noise

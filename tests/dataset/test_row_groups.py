@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fastvideo.dataset.row_groups import RowGroupReader
+from fastvideo.dataset.writer import write_parquet_atomically
 from fastvideo.errors import DataError
 
 
@@ -105,6 +106,7 @@ _FORK = """
 import os, sys
 import pyarrow.parquet as pq
 from fastvideo.dataset.row_groups import RowGroupReader
+from fastvideo.dataset.writer import write_parquet_atomically
 opened = []
 class Recording(pq.ParquetFile):
     def __init__(self, *args, **kwargs):
@@ -144,8 +146,45 @@ def test_damaged_row_group_names_the_file(tmp_path: Path) -> None:
     content = bytearray((tmp_path / "0.parquet").read_bytes())
     content[4:200] = os.urandom(196)
     (tmp_path / "0.parquet").write_bytes(content)
-    with pytest.raises(DataError, match=r"0\.parquet cannot be read as parquet"):
+    with pytest.raises(DataError, match=r"0\.parquet row group 0 \(rows 0 to 49\) cannot"):
         _reader([file], [50]).row(0)
+
+
+def test_the_damaged_row_group_is_named(tmp_path: Path) -> None:
+    """The others can still be read."""
+    path = tmp_path / "0.parquet"
+    (file,) = _write(tmp_path, [50], group=20)
+    start = pq.read_metadata(path).row_group(1).column(0).data_page_offset
+    content = bytearray(path.read_bytes())
+    content[start : start + 50] = os.urandom(50)
+    path.write_bytes(content)
+    reader = _reader([file], [50])
+    assert reader.row(19).scalar("a") == 19
+    with pytest.raises(DataError, match=r"0\.parquet row group 1 \(rows 20 to 39\) cannot be read"):
+        reader.row(20)
+    assert reader.row(40).scalar("a") == 40
+
+
+def test_a_flipped_bit_never_passes_for_another_number(tmp_path: Path) -> None:
+    """What our writer has written is read as it was, or refused with the name of the file."""
+    path = tmp_path / "0.parquet"
+    draws = random.Random(0)
+    rows = [draws.randbytes(500) for _ in range(8)]
+    write_parquet_atomically(pa.table({"a": range(8), "pad": pa.array(rows, pa.binary())}), path)
+    intact = path.read_bytes()
+    complaints = []
+    for _ in range(150):
+        content = bytearray(intact)
+        content[draws.randrange(len(content))] ^= 1 << draws.randrange(8)
+        path.write_bytes(content)
+        try:
+            read = [row.scalar("pad") for row in map(_reader([str(path)], [8]).row, range(8))]
+        except DataError as error:
+            complaints.append(str(error))
+        else:
+            assert read == rows
+    assert len(complaints) > 100
+    assert all("0.parquet" in text for text in complaints)
 
 
 def test_vanished_file_is_named(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from fastvideo.errors import DataError
-from fastvideo.train.data_stream import DataStream
+from fastvideo.train.data_stream import DataStream, explaining_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,3 +125,56 @@ def test_torch_distributed_samplers_get_a_new_order_each_pass() -> None:
     assert all(sorted(numbers) == [0, 1, 2, 3] for numbers in passes)
     assert len({tuple(numbers) for numbers in passes}) > 1
     assert sampler.epoch == 5
+
+
+class Rows(Dataset[int]):
+    """Rows whose worker kills itself, or complains, at the fourth."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        if index == 3 and self.kind == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if index == 3:
+            message = "row 3 is damaged: \nwrite it again"
+            raise DataError(message)
+        return index
+
+
+def _read_all(kind: str) -> None:
+    loader = DataLoader(Rows(kind), num_workers=1)
+    try:
+        with explaining_workers():
+            for _ in zip(range(8), DataStream(loader), strict=False):
+                pass
+    finally:
+        iterator = loader._iterator
+        if iterator is not None:
+            iterator._shutdown_workers()
+
+
+def test_a_dead_worker_is_explained() -> None:
+    """The message says what died, why that happens, and what to do."""
+    with pytest.raises(DataError, match="has died: DataLoader worker") as caught:
+        _read_all("dies")
+    assert "Set a smaller --training.data.dataloader_num_workers" in str(caught.value)
+    assert "--training.checkpoint.resume_from_checkpoint latest" in str(caught.value)
+
+
+def test_an_error_in_a_worker_is_its_own_message() -> None:
+    """Without the page that torch makes of it."""
+    with pytest.raises(DataError) as caught:
+        _read_all("complains")
+    assert str(caught.value) == "row 3 is damaged: \nwrite it again (data loading worker 0)"
+
+
+def test_other_errors_pass() -> None:
+    """Neither ours nor torch's are touched where no worker is meant."""
+    for error in (DataError("a file"), RuntimeError("a tensor"), KeyError("a key")):
+        with pytest.raises(type(error)) as caught, explaining_workers():
+            raise error
+        assert caught.value is error

@@ -20,6 +20,7 @@ _STATE: Final = "state"
 _SAMPLER: Final = "sampler"
 _EPOCH: Final = "epoch"
 _POSITION: Final = "position"
+_CONTENT: Final = "content"
 
 
 def data_state(loader: Any) -> dict[str, Any]:  # noqa: ANN401 - any loader will do
@@ -32,6 +33,9 @@ def data_state(loader: Any) -> dict[str, Any]:  # noqa: ANN401 - any loader will
         return {}
     state = loader.state_dict()
     result: dict[str, Any] = {_STATE: state}
+    content = _content(loader)
+    if content is not None:
+        result[_CONTENT] = content
     sampler = _resumable_sampler(loader)
     iterator = _find(state, "_sampler_iter_state")
     if sampler is not None and iterator is not None:
@@ -59,6 +63,7 @@ def restore_data_state(
         same_ranks: Whether the saved run had as many ranks as this one.
         step: The step that is resumed from, for messages.
     """
+    _compare_content(_content(loader), saved.get(_CONTENT), step=step)
     sampler = _resumable_sampler(loader)
     if sampler is not None and _SAMPLER in saved:
         _go_to(sampler, saved[_SAMPLER])
@@ -86,17 +91,40 @@ def _go_to(sampler: Any, saved: Mapping[str, int]) -> None:  # noqa: ANN401 - fo
             "%d rows in batches of %d, and this one takes %d at once",
             *(again, rows, saved["batch_size"] * saved["num_sp_groups"], global_batch),
         )
-    changed = [
-        f"{name} was {saved[name]} and is {now[name]}"
-        for name in ("dataset_size", "seed")
-        if saved[name] != now[name]
-    ]
-    if changed:
+    if saved["seed"] != now["seed"]:
         logger.warning(
-            "the data is not that of the saved run (%s): rows of this epoch may repeat or be "
-            "left out",
-            "; ".join(changed),
+            "training.data.seed was %d and is %d: rows of this epoch may repeat or be left out",
+            *(saved["seed"], now["seed"]),
         )
+
+
+def _content(loader: object) -> dict[str, Any] | None:
+    """Returns what tells the loader's data set from others, if that can say it."""
+    content = getattr(getattr(loader, "dataset", None), "content", None)
+    if isinstance(content, dict):
+        return content
+    sampler = _resumable_sampler(loader)
+    return None if sampler is None else {"rows": sampler.state_dict()["dataset_size"]}
+
+
+def _compare_content(
+    now: Mapping[str, Any] | None, saved: Mapping[str, Any] | None, *, step: int
+) -> None:
+    """Warns of a data set that has changed since the run was saved."""
+    if now is None or saved is None or now == saved:
+        return
+    counts = [
+        f"{name} were {saved[name]} and are {now[name]}"
+        for name in ("files", "rows")
+        if name in saved and saved[name] != now.get(name)
+    ]
+    logger.warning(
+        "training.data.data_path is not the data set of step %d any more (%s): rows of this epoch "
+        "may repeat or be left out, and losses are not comparable. Name the old one if that "
+        "matters",
+        step,
+        "; ".join(counts) or "as many files and rows, but other names or sizes",
+    )
 
 
 def _resumable_sampler(loader: object) -> Any:  # noqa: ANN401 - found by its methods

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fastvideo import dataset
-from fastvideo.distributed import get_local_rank, get_sp_world_size, get_world_rank, get_world_size
+from fastvideo.distributed import get_sp_world_size, get_world_rank, get_world_size
 from fastvideo.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -55,7 +55,6 @@ def build_training_dataloader(training_config: TrainingConfig, *, text_len: int)
         num_sp_groups=get_world_size() // get_sp_world_size(),
         sp_world_size=get_sp_world_size(),
         global_rank=get_world_rank(),
-        local_rank=get_local_rank(),
         required_columns=("vae_latent",) if has_latents else (),
     )
 

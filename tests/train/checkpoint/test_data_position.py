@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fastvideo.dataset import build_parquet_dataloader, pyarrow_schema_t2v
 from fastvideo.train.checkpoint.data_position import data_state, restore_data_state
 from fastvideo.train.data_stream import DataStream
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ROWS = 8
 
@@ -77,7 +76,22 @@ def test_other_data_is_said(
     _take(DataStream(loader), 3)
     other = runs.tiny_runs.write_dataset(tmp_path / "other", rows=6)
     _take(_resumed(other, data_state(loader)), 3)
-    assert "the data is not that of the saved run (dataset_size was 8 and is 6)" in caplog.text
+    assert "is not the data set of step 3 any more (rows were 8 and are 6): rows" in caplog.text
+
+
+def test_a_data_set_of_the_same_size_is_told_apart(
+    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the names and sizes of its files; a copy elsewhere is the same."""
+    caplog.set_level("WARNING", "fastvideo")
+    saved = data_state(_loader(data))
+    copy = Path(shutil.copytree(data, tmp_path / "copy"))
+    _resumed(copy, saved)
+    assert not caplog.text
+    (file,) = copy.rglob("*.parquet")
+    file.rename(file.with_name("other.parquet"))
+    _resumed(copy, saved)
+    assert "step 3 any more (as many files and rows, but other names or sizes)" in caplog.text
 
 
 class Stateful:
