@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
 from fastvideo.train.methods.base import StepResult, TrainingMethod
 from fastvideo.train.models.base import ModelBase
@@ -19,9 +20,21 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+class DyingRows(Dataset[torch.Tensor]):
+    """Rows whose second kills the process that reads it."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return torch.ones(2)
+
+
 @final
 class ToyModel(ModelBase):
-    """A linear layer with three batches."""
+    """A linear layer with three batches, or with a loader whose worker dies."""
 
     def __init__(
         self,
@@ -30,8 +43,10 @@ class ToyModel(ModelBase):
         training_config: Any,
         flow_shift: float = 3.0,
         trainable: bool = True,
+        worker_dies: bool = False,
     ) -> None:
         torch.manual_seed(0)
+        self.worker_dies = worker_dies
         self.transformer = nn.Linear(2, 2)
         self.device = torch.device("cpu")
         self.init_from = init_from
@@ -43,6 +58,8 @@ class ToyModel(ModelBase):
         """Makes the batches and a step to start after."""
         generator = torch.Generator().manual_seed(training_config.data.seed)
         self.dataloader = [torch.rand(1, 2, generator=generator) for _ in range(3)]
+        if self.worker_dies:
+            self.dataloader = DataLoader(DyingRows(), num_workers=1)
         self.start_step = 0
 
     def prepare_batch(self, raw: Any, **options: Any) -> Any:

@@ -228,6 +228,17 @@ def test_sigterm_flushes_the_open_segment(run_file: Path, tmp_path: Path) -> Non
     assert [line["step"] for line in _metrics(run_file)] == [1]
 
 
+def test_a_dead_data_worker_is_one_line(run_file: Path) -> None:
+    """It says what died and what to do, and the run ends with status 1."""
+    process = _start(run_file, "--models.student.worker_dies=true")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "a process that loads data for this rank has died: DataLoader worker" in errors
+    assert "Set a smaller --training.data.dataloader_num_workers" in errors
+    assert "--training.checkpoint.resume_from_checkpoint latest" in errors
+    assert "Traceback" not in errors
+
+
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny model and data set that the tiny run files are made for."""
