@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     sections = load_run_file(args.config, _overrides(args))
     request = GenerationRequest.from_mapping(sections["request"])
     prompts = request.prompts()
-    _check_sizes(request.parameters(SamplingParam()))
+    _check_parameters(request.parameters(SamplingParam()))
     from fastvideo.logger import configure_logging  # noqa: PLC0415 - after what may be mistaken
     from fastvideo.observability.logs import log_formatter  # noqa: PLC0415 - as above
     from fastvideo.pipelines.video_generator import (  # noqa: PLC0415 - as above
@@ -130,8 +130,9 @@ def _overrides(args: argparse.Namespace) -> Sequence[str]:
     return [*words, *args.rest]
 
 
-def _check_sizes(param: SamplingParam) -> None:
-    """Refuses what the model could only refuse after it was loaded."""
+def _check_parameters(param: SamplingParam) -> None:
+    """Refuses what would only be refused after the model was loaded."""
+    from fastvideo.pipelines.output_path import check_output_path  # noqa: PLC0415 - as below
     from fastvideo.pipelines.stages.input_validation import (  # noqa: PLC0415 - imports torch
         check_num_frames,
         check_size,
@@ -140,6 +141,8 @@ def _check_sizes(param: SamplingParam) -> None:
     check_size("request.sampling.height", param.height)
     check_size("request.sampling.width", param.width)
     check_num_frames(param.num_frames, name="request.sampling.num_frames")
+    if param.save_video:
+        check_output_path("request.output.output_path", param.output_path)
 
 
 def _report(results: Sequence[GenerationResult]) -> int:

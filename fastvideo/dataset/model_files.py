@@ -218,11 +218,9 @@ def _looks_like_path(name: str) -> bool:
 
 def _tiny_model(name: str) -> Path:
     if name not in TINY_MODELS:
-        known = ", ".join(TINY_SCHEME + known for known in TINY_MODELS)
-        message = (
-            f"unknown tiny model {TINY_SCHEME + name!r}; expected one of {known}."
-            f"{did_you_mean(name, TINY_MODELS)}"
-        )
+        given, known = TINY_SCHEME + name, [TINY_SCHEME + known for known in TINY_MODELS]
+        hint = did_you_mean(given, known)
+        message = f"unknown tiny model {given!r}; expected one of {', '.join(known)}.{hint}"
         raise ConfigError(message)
     from fastvideo.dataset import tiny_assets  # noqa: PLC0415 - it imports this module
 

@@ -78,8 +78,10 @@ class GenerationRequest:
         Raises:
             ConfigError: There is no prompt, or two sources of prompts, or the file is no good.
         """
-        if (self.prompt is None) == (self.prompt_path is None):
-            fail("request.prompt", "missing required field (or request.prompt_path, and not both)")
+        if self.prompt is None and self.prompt_path is None:
+            fail("request.prompt", "missing required field (or request.prompt_path)")
+        if self.prompt is not None and self.prompt_path is not None:
+            fail("request.prompt", "given, and request.prompt_path as well; give one of them")
         if self.prompt_path is not None:
             return read_prompts(self.prompt_path)
         prompts = [self.prompt] if isinstance(self.prompt, str) else list(self.prompt or ())

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Final
 
 from fastvideo.logger import init_logger
+from fastvideo.pipelines.typed_fields import fail
 
 logger = init_logger(__name__)
 
 _INVALID: Final = re.compile(r'[\\/:*?"<>|\x00-\x1f]')
+_OTHER_KINDS: Final = frozenset({".avi", ".gif", ".m4v", ".mkv", ".mov", ".webm"})
 _LONGEST: Final = 100
 _LONGEST_BYTES: Final = 200
 _NAMELESS: Final = "output"
@@ -42,6 +44,21 @@ def output_path(wanted: str, prompt: str) -> Path:
         number += 1
         found = folder / f"{name}_{number}{suffix}"
     return found
+
+
+def check_output_path(name: str, wanted: str) -> None:
+    """Refuses a file of another kind, which would become a folder of that name.
+
+    Args:
+        name: What it is called, for the message.
+        wanted: What :func:`output_path` is to be given.
+
+    Raises:
+        ConfigError: It ends like a video that is not an mp4, and no such folder is there.
+    """
+    path = Path(wanted).expanduser()
+    if path.suffix.lower() in _OTHER_KINDS and not path.is_dir():
+        fail(name, f"expected a folder, or a file that ends in .mp4, got {wanted!r}")
 
 
 def _clean(text: str) -> str:

@@ -98,7 +98,8 @@ def _set(raw: dict[str, Any], path: str, value: object) -> None:
     *folders, last = path.split(".")
     if not folders:
         hint = did_you_mean(path, SECTIONS)
-        fail(f"--{path.replace('_', '-')}", f"unknown option.{hint} Overrides have a section")
+        written = "Keys of the run file are set with their section: --request.sampling.seed 7"
+        fail(f"--{path.replace('_', '-')}", f"unknown option.{hint} {written}")
     for name in folders:
         if not isinstance(raw.get(name), dict):
             raw[name] = {}

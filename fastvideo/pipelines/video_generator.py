@@ -19,7 +19,7 @@ from fastvideo.pipelines.forward_batch import ForwardBatch
 from fastvideo.pipelines.generation import GenerationRequest, GenerationResult
 from fastvideo.pipelines.generator_config import GeneratorConfig
 from fastvideo.pipelines.model_index import read_model_index
-from fastvideo.pipelines.output_path import output_path
+from fastvideo.pipelines.output_path import check_output_path, output_path
 from fastvideo.pipelines.presets import DMD_PIPELINE, WAN_PIPELINE, find_preset
 from fastvideo.pipelines.run_file import load_run_file
 from fastvideo.pipelines.sampling_param import SamplingParam
@@ -276,6 +276,8 @@ class VideoGenerator:
         self, prompt: str, param: SamplingParam, shown: Callable[[int, int], None]
     ) -> GenerationResult:
         pipeline = self._live_pipeline()
+        if param.save_video:
+            check_output_path("output_path", param.output_path)
         start = perf_counter()
         device = pipeline.args.device
         if device.type == "cuda":

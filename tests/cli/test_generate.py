@@ -88,6 +88,10 @@ def test_some_prompts_of_a_file_are_no_good(
         ),
         ([*ASKED, "--sede", "4"], "--sede: unknown option"),
         (
+            [*ASKED, "--output-path", "a.avi"],
+            "request.output.output_path: expected a folder, or a file that ends in .mp4, got 'a.a",
+        ),
+        (
             ["--prompt-path", "no.txt", "--model-path", "m"],
             "request.prompt_path: no.txt cannot be read",
         ),

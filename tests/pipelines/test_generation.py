@@ -43,8 +43,8 @@ def test_a_request_changes_what_it_names() -> None:
         ({"prompt": "a", "sampling": {"output_path": "x"}}, r"sampling\.output_path: unknown"),
         ({"prompt": "a", "output": {"seed": 1}}, r"request\.output\.seed: unknown field"),
         ({"prompt": "a", "sampling": {"seed": "x"}}, r"request\.sampling\.seed: expected a whole"),
-        ({}, r"request\.prompt: missing required field"),
-        ({"prompt": "a", "prompt_path": "b"}, r"request\.prompt: .* and not both"),
+        ({}, r"request\.prompt: missing required field \(or request\.prompt_path\)"),
+        ({"prompt": "a", "prompt_path": "b"}, r"request\.prompt: given, and request\.prompt_path"),
         ({"prompt": []}, r"request\.prompt: expected at least one prompt"),
     ],
 )  # fmt: skip

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fastvideo.pipelines.output_path import output_path
+from fastvideo.errors import ConfigError
+from fastvideo.pipelines.output_path import check_output_path, output_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,3 +48,14 @@ def test_a_file_name_is_cleaned_with_a_warning(
     """The name that is used is said."""
     assert output_path(str(tmp_path / "wh?t.mp4"), "x").name == "wht.mp4"
     assert "'wh?t' has invalid characters; it becomes 'wht'" in caplog.text
+
+
+def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
+    """It would become a folder of that name; one that is there already is a folder."""
+    for fine in ("outputs/", "a.mp4", "a.MP4", "run.2", str(tmp_path)):
+        check_output_path("output_path", fine)
+    wanted = tmp_path / "a.AVI"
+    with pytest.raises(ConfigError, match=r"^output_path: expected a folder, or a file that ends"):
+        check_output_path("output_path", str(wanted))
+    wanted.mkdir()
+    check_output_path("output_path", str(wanted))

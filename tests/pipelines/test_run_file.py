@@ -45,7 +45,11 @@ def test_overrides_change_what_the_file_says(tmp_path: Path) -> None:
         ("{}\n", ["stray"], "unexpected argument 'stray'"),
         ("{}\n", ["--request.seed"], "--request.seed needs a value"),
         ("{}\n", ["--request.seed", "--x"], "--request.seed needs a value"),
-        ("{}\n", ["--sede", "1"], "--sede: unknown option"),
+        (
+            "{}\n",
+            ["--sede", "1"],
+            r"--sede: unknown option\. Keys of the run file are set with their section: --req",
+        ),
         ("{}\n", ["--request.a", "[1"], "cannot be read as YAML"),
     ],
 )

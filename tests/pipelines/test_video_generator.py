@@ -110,6 +110,7 @@ def test_requests_can_be_mappings(generator: VideoGenerator, tmp_path: Path) -> 
         ({"height": 50}, ConfigError, "height: expected a multiple of 16"),
         ({"hieght": 48}, ConfigError, "hieght: unknown field. Did you mean 'height'"),
         ({"num_videos_per_prompt": 0}, ConfigError, "num_videos_per_prompt: expected"),
+        ({"output_path": "a.avi"}, ConfigError, "output_path: expected a folder, or a file"),
         ({"output_path": "/dev/null/x"}, VideoWriteError, "output_path '/dev/null/x' cannot be"),
     ],
 )

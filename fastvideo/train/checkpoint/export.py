@@ -143,6 +143,9 @@ def _role_spec(checkpoint: Path, role: str) -> Mapping[str, Any]:
 def _base_model(request: ExportRequest, checkpoint: Path, spec: Mapping[str, Any]) -> str:
     found = request.base_model or spec.get("init_from")
     if not found:
+        names = storage.read_index(checkpoint / DCP).state_dict_metadata
+        if not any(name.startswith(_prefix(request)) for name in names):
+            raise ConfigError(_nothing_found(request, checkpoint, names))
         message = (
             f"{checkpoint} does not say which model the role {request.role!r} was started from; "
             "give it with --base-model"
@@ -162,9 +165,7 @@ def _fill(transformer: nn.Module, checkpoint: Path, request: ExportRequest) -> i
     """Reads the checkpoint into the transformer; returns how many tensors it had."""
     index = storage.read_index(checkpoint / DCP)
     storage.verify_files(checkpoint / DCP, index)
-    prefix = MODULE_KEY.format(role=request.role) + "."
-    if request.ema:
-        prefix = _EMA_PREFIX
+    prefix = _prefix(request)
     own = transformer.state_dict()
     targets: dict[str, Tensor] = {}
     for name, saved in index.state_dict_metadata.items():
@@ -181,6 +182,11 @@ def _fill(transformer: nn.Module, checkpoint: Path, request: ExportRequest) -> i
         raise ConfigError(_nothing_found(request, checkpoint, index.state_dict_metadata))
     storage.load_tensors(targets, checkpoint / DCP, _alone())
     return len(targets)
+
+
+def _prefix(request: ExportRequest) -> str:
+    """What the names of the tensors begin with in the checkpoint."""
+    return _EMA_PREFIX if request.ema else MODULE_KEY.format(role=request.role) + "."
 
 
 def _nothing_found(request: ExportRequest, checkpoint: Path, names: Mapping[str, object]) -> str:

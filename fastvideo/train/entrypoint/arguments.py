@@ -14,7 +14,7 @@ _EPILOG = """\
 Every other option overrides a key of the run file:
   --training.loop.max_train_steps 6      a typed key; an unknown one is an error
   --training.data.data_path=data/mine    the same with an equals sign
-  --models.*.init_from tiny              the same key in every role
+  '--models.*.init_from' DIR             the same key in every role
   --method.cfg_uncond '{text: zero}'     a YAML list or mapping
   --callbacks.validation.every_steps 0   a free section; any key is accepted
 """

@@ -117,7 +117,7 @@ def test_a_model_is_replaced_only_if_asked_and_nothing_else_is(run: Any, tmp_pat
 @pytest.mark.parametrize(
     ("changes", "kind", "message"),
     [
-        ({"role": "critic"}, ConfigError, "does not say which model the role 'critic'"),
+        ({"role": "critic"}, ConfigError, "--role critic: .* has the roles student"),
         ({"role": "critic", "base_model": MODEL}, ConfigError, "has the roles student"),
         ({"role": "critic", "ema": True}, ConfigError, "only the student has an average"),
         ({"dtype": "int4"}, ConfigError, "--dtype: expected one of fp32, bf16, fp16"),
