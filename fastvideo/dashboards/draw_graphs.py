@@ -224,8 +224,10 @@ def _draw_curve(
         field.get("custom.lineInterpolation", "linear"), "default"
     )
     axes.plot(times, values, color=color, linewidth=1.2 * width, linestyle=dashes, drawstyle=step)
-    if len(finite(values)) <= _FEW:
-        axes.plot(times, values, ".", color=color, markersize=5)
+    lonely = [math.nan if _has_neighbour(values, at) else values[at] for at in range(len(values))]
+    dots = values if len(finite(values)) <= _FEW else lonely
+    if finite(dots):
+        axes.plot(times, dots, ".", color=color, markersize=5)
     if opacity:
         axes.fill_between(
             times,
@@ -236,6 +238,12 @@ def _draw_curve(
             linewidth=0,
             step={"steps-post": "post", "steps-pre": "pre"}.get(step),
         )
+
+
+def _has_neighbour(values: Sequence[float], index: int) -> bool:
+    """Says whether a line leads to or from a sample, which would not be seen otherwise."""
+    beside = (*values[max(0, index - 1) : index], *values[index + 1 : index + 2])
+    return any(math.isfinite(value) for value in beside)
 
 
 def _with_gaps(

@@ -183,6 +183,16 @@ def test_a_line_is_interrupted_where_samples_are_missing() -> None:
     assert len(canvas.figure.axes[0].lines[0].get_xdata()) == 4
 
 
+def test_a_sample_without_neighbours_is_a_dot() -> None:
+    """A line through it would have no length."""
+    of = panel("timeseries")
+    nan = float("nan")
+    _, canvas = drawn(of, frames(of, (1.0, nan, 2.0, 3.0, nan, nan, 4.0)))
+    _, dots, *_ = canvas.figure.axes[0].lines
+    assert dots.get_marker() == "."
+    assert [value for value in dots.get_ydata() if value == value] == [1.0, 4.0]  # noqa: PLR0124
+
+
 def test_a_heatmap_counts_what_each_bucket_took_by_itself() -> None:
     """Prometheus' buckets count all below them; empty ones at the ends are left out."""
     counts = {"0.1": 0.0, "0.5": 0.0, "1": 3.0, "2": 7.0, "5": 7.0, "10": 7.0, "+Inf": 7.0}

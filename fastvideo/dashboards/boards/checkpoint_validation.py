@@ -7,7 +7,7 @@ from typing import Final
 from fastvideo.dashboards import queries
 from fastvideo.dashboards.frame import ANNOTATIONS, TITLES, VARIABLES, link_to
 from fastvideo.dashboards.model import Dashboard, Override, Panel, Row, Target
-from fastvideo.dashboards.panels import OVER_5_MIN, PLAIN, POINTS, bars, limits, lines, stat
+from fastvideo.dashboards.panels import PLAIN, POINTS, SMOOTH, bars, limits, lines, stat
 
 _UID: Final = "fastvideo-checkpoint-validation"
 _TO_RANK: Final = link_to("fastvideo-ranks", choose=("run", "rank"))
@@ -39,14 +39,14 @@ def _event(metric: str, noun: str, verb: str) -> tuple[Panel, ...]:
     return (
         *_numbers(metric, noun, verb, none=none, whole=whole),
         lines(
-            f"Share of time {verb}, over 5 minutes",
+            f"Share of time {verb}, over time",
             f"What share of the run's time goes into it? Seconds per second of {metric}, mean "
-            "over ranks, over 5 minutes. 100 % is a pause of the whole run for all of them. A "
-            "level that rises: they take longer, or come more often.",
+            "over ranks, over two minutes. 100 % is a pause of the whole run; peaks that touch "
+            "each other are too much.",
             Target(
                 f"avg by (run) (rate({metric}_sum{{{queries.RANKS}}}[{queries.WINDOW}]))",
                 "{{run}}",
-                min_interval=OVER_5_MIN,
+                min_interval=SMOOTH,
             ),
             unit="percentunit",
             minimum=0,
@@ -99,6 +99,11 @@ def _event(metric: str, noun: str, verb: str) -> tuple[Panel, ...]:
 
 
 def _numbers(metric: str, noun: str, verb: str, *, none: str, whole: str) -> tuple[Panel, ...]:
+    spent = f"sum by (run) ({metric}_sum{{{queries.RANKS}}})"
+    everything = " + ".join(
+        f"sum by (run) ({each}_sum{{{queries.RANKS}}})"
+        for each in (queries.STEP, queries.CHECKPOINT, queries.VALIDATION)
+    )
     grown = f"increase({metric}_count{{{queries.RANKS}}}[{queries.WINDOW}]) > 0"
     times = (
         f"time() - max by (run) (timestamp({grown}) "
@@ -136,17 +141,14 @@ def _numbers(metric: str, noun: str, verb: str, *, none: str, whole: str) -> tup
             width=6,
         ),
         stat(
-            f"Share of 5 minutes {verb}",
-            f"What does it cost? Seconds per second of {metric} over 5 minutes, mean over "
-            "ranks. Over hours it should stay below 5 %: do it less often, or faster.",
-            Target(
-                f"avg by (run) (rate({metric}_sum{{{queries.RANKS}}}[{queries.WINDOW}]))",
-                "{{run}}",
-                min_interval=OVER_5_MIN,
-            ),
+            f"Share of time {verb}, so far",
+            f"What does it cost? Seconds of {metric} since the processes began, over those of "
+            "steps, checkpoints and validations together. Over hours it should stay below 5 %: do "
+            "it less often, or faster.",
+            Target(f"{spent} / ({everything} > 0)", "{{run}}"),
             unit="percentunit",
             decimals=1,
-            no_value="not scraped",
+            no_value="no steps",
             thresholds=limits(0.05, 0.2),
             width=6,
         ),

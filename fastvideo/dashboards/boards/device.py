@@ -147,7 +147,7 @@ def _memory() -> tuple[Panel, ...]:
     size = f'{_MEMORY}{{{queries.RANKS},kind="capacity"}}'
     return (
         stat(
-            "Highest peak of a rank, of its device",
+            "Fullest rank: share used",
             "How near to its memory's end is the fullest rank? fastvideo_device_memory_bytes of "
             "kind peak, the most that was allocated at once, over that of kind capacity. Above "
             "90 % the next longer sample may end the run.",
@@ -164,7 +164,7 @@ def _memory() -> tuple[Panel, ...]:
             height=8,
         ),
         stat(
-            "Highest peak of a rank",
+            "Fullest rank: peak memory",
             "How much memory does the fullest rank need? fastvideo_device_memory_bytes of kind "
             "peak, since its process began or last made a video. Near the capacity beside: as "
             "on the left.",
