@@ -185,7 +185,8 @@ def test_a_line_is_interrupted_where_samples_are_missing() -> None:
 
 def test_a_sample_without_neighbours_is_a_dot() -> None:
     """A line through it would have no length."""
-    of = panel("timeseries")
+    bridging = {"defaults": {"custom": {"spanNulls": 900_000}}, "overrides": []}
+    of = panel("timeseries", fieldConfig=bridging)
     nan = float("nan")
     _, canvas = drawn(of, frames(of, (1.0, nan, 2.0, 3.0, nan, nan, 4.0)))
     _, dots, *_ = canvas.figure.axes[0].lines
