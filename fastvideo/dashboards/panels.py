@@ -117,6 +117,7 @@ def table(
     question: str,
     *targets: Target,
     hide: tuple[str, ...] = (),
+    show: tuple[str, ...] = (),
     columns: Mapping[str, str] | None = None,
     first: tuple[str, ...] = (),
     **rest: Any,  # noqa: ANN401 - Panel's
@@ -128,13 +129,15 @@ def table(
         question: What it answers.
         targets: Its queries.
         hide: Columns that are left out, besides those of Prometheus itself.
+        show: Columns of Prometheus itself that are not left out.
         columns: Names for columns: ``Value`` is that of an only query, ``Value #A`` of the first.
         first: Labels whose columns come first, in this order; others as Prometheus has them.
         rest: Other attributes of the panel.
     """
     as_table = tuple(replace(target, instant=True, format="table") for target in targets)
+    own = (name for name in _HIDDEN if name not in show)
     organize: dict[str, Any] = {
-        "excludeByName": dict.fromkeys((*_HIDDEN, *hide), True),
+        "excludeByName": dict.fromkeys((*own, *hide), True),
         "renameByName": dict(columns or {}),
     }
     if first:

@@ -77,7 +77,7 @@ def _state() -> tuple[Panel, ...]:
             "fastvideo_run_active is scraped as 1. Any that is missing is bad: its process died, "
             "or nobody can scrape it.",
             Target(f"{queries.world_size()} - {queries.ranks_reporting()}", "{{run}}"),
-            no_value="run is over",
+            no_value="no rank at work",
             thresholds=ANY_IS_BAD,
             words=NONE_IS_GOOD,
             links=(link_to("fastvideo-ranks"),),
@@ -90,7 +90,7 @@ def _state() -> tuple[Panel, ...]:
             Target(f"{queries.step_age()} and {queries.active()} == 1", "{{run}}"),
             unit="s",
             decimals=0,
-            no_value="run is over",
+            no_value="no rank at work",
             thresholds=((None, "green"), (300, "yellow")),
             links=(link_to("fastvideo-ranks"),),
         ),

@@ -103,7 +103,7 @@ def _now() -> tuple[Panel, ...]:
             "fastvideo_run_active is scraped as 1. Any that is missing is bad; the table below "
             "has those that report.",
             Target(f"{queries.world_size()} - {queries.ranks_reporting()}", "{{run}}"),
-            no_value="run is over",
+            no_value="no rank at work",
             thresholds=ANY_IS_BAD,
             words=NONE_IS_GOOD,
             width=6,
