@@ -39,6 +39,7 @@ from fastvideo.train.checkpoint.layout import (
     list_checkpoints,
     rank_file_name,
     resolve_checkpoint,
+    what_is_missing,
 )
 from fastvideo.train.checkpoint.plain import from_plain, read_plain, to_plain, write_plain
 from fastvideo.train.checkpoint.rng import random_state, reseed_new_rank, restore_random_state
@@ -376,7 +377,8 @@ class CheckpointManager:
                 "in another way, so losses differ from those of a run that was not stopped",
                 *(checkpoint.name, own["world_size"], self._ranks.world_size),
             )
-        newest = max(list_checkpoints(checkpoint.parent), key=_step, default=checkpoint)
+        whole = [one for one in list_checkpoints(checkpoint.parent) if not what_is_missing(one)]
+        newest = max(whole, key=_step, default=checkpoint)
         if _step(newest) > _step(checkpoint):
             logger.warning(
                 "%s is newer than the %s that this run goes on from, and 'latest' would take it; "

@@ -246,6 +246,19 @@ def test_resume_says_what_it_goes_on_from(
         manager.maybe_resume(resume_from_checkpoint=str(tmp_path / "none"))
 
 
+def test_a_newer_checkpoint_that_is_not_whole_is_named_once(
+    run: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one that is passed over; 'latest' will not take it, so nothing says that it would."""
+    manager = _manager(run, tmp_path, save_steps=1)
+    manager.maybe_save(1)
+    manager.maybe_save(2)
+    (tmp_path / "checkpoint-2" / "dcp" / "__0_0.distcp").write_bytes(b"short")
+    assert _manager(run, tmp_path).maybe_resume(resume_from_checkpoint="latest") == 1
+    assert "checkpoint-2: dcp/__0_0.distcp has 5 bytes" in caplog.text
+    assert "is newer than" not in caplog.text
+
+
 @pytest.mark.parametrize("name", ["rng_state_rank0.pt", "dcp/.metadata", "dcp/__0_0.distcp"])
 def test_a_corrupt_file_is_named(run: Any, tmp_path: Path, name: str) -> None:
     """Of the right size, so that it takes reading to find out."""
