@@ -50,7 +50,7 @@ def print_report(
     shown = layers[:limit] if limit > 0 else layers
     notes = [*_notes(files, result)]
     if len(shown) < len(layers):
-        notes.insert(0, f"{len(layers) - len(shown)} more are not shown: --limit 0 shows all")
+        notes.insert(0, f"and {len(layers) - len(shown)} more: --limit 0 shows all")
     body = [_verdict(result), *_detail(files, result)]
     rows = _rows(shown)
     if importlib.util.find_spec("rich") is None:

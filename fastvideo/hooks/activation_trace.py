@@ -87,7 +87,7 @@ class _TraceHook(ForwardHook):
         self._session = session
         self._source = source
         # Compiled graphs are broken here, and whatever is between two modules stays compiled.
-        self._record = torch.compiler.disable(self._record_eagerly)  # type: ignore[no-untyped-call]
+        self._record_from_graph = torch.compiler.disable(self._record)  # type: ignore[no-untyped-call]
 
     def name(self) -> str:
         """Returns the name of the hook."""
@@ -96,12 +96,15 @@ class _TraceHook(ForwardHook):
     def post_forward(self, module: nn.Module, output: Any) -> Any:  # noqa: ANN401 - any output
         """Records the tensors in ``output`` and returns it."""
         del module
-        self._record(output)
+        if torch.compiler.is_compiling():
+            self._record_from_graph(output)
+        else:
+            self._record(output)
         return output
 
-    def _record_eagerly(self, output: Any) -> None:  # noqa: ANN401 - any output
+    def _record(self, output: Any) -> None:  # noqa: ANN401 - any output
         try:
-            self._session.record(self._source, tuple(named_tensors(output)))
+            self._session.record(self._source, named_tensors(output))
         except Exception:
             if self._source.module not in _complained:
                 _complained.add(self._source.module)

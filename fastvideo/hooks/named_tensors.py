@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 _MAX_DEPTH: Final = 8
 
 
-def named_tensors(output: Any) -> Iterator[tuple[str, Tensor]]:  # noqa: ANN401 - any output
-    """Yields the tensors of an output: ``out``, ``out[0]``, ``out.sample``, ``out.states[1]``.
+def named_tensors(output: Any) -> tuple[tuple[str, Tensor], ...]:  # noqa: ANN401 - any output
+    """Returns the tensors of an output: ``out``, ``out[0]``, ``out.sample``, ``out.states[1]``.
 
     Mappings (which outputs of diffusers are), dataclasses and named tuples are walked by the names
     of their fields, lists and tuples by position. Other objects have no tensors.
@@ -24,8 +24,8 @@ def named_tensors(output: Any) -> Iterator[tuple[str, Tensor]]:  # noqa: ANN401 
         output: What a module returned.
     """
     if isinstance(output, Tensor):
-        return iter((("out", output),))
-    return _walk(output, "out", _MAX_DEPTH)
+        return (("out", output),)
+    return tuple(_walk(output, "out", _MAX_DEPTH))
 
 
 def _walk(value: Any, name: str, depth: int) -> Iterator[tuple[str, Tensor]]:  # noqa: ANN401

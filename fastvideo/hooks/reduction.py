@@ -2,7 +2,7 @@
 
 A pass writes rows of :data:`FIELDS` into a table on the tensor's device, and nothing is read from
 the device. A device with many processors writes several rows for one tensor, each on a part of
-it, which :func:`summarise` joins when they are in host memory.
+it, which :func:`join_rows` joins when they are in host memory.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import torch
 from torch import Tensor
 
 from fastvideo.logger import init_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 logger = init_logger(__name__)
 
@@ -78,13 +81,27 @@ EMPTY: Final = Summary(None, 0.0, None, None, None, None)
 """Of a tensor without elements."""
 
 
-def summarise(table: Tensor) -> Summary:
-    """Joins the rows of a tensor.
+def join_rows(table: Tensor) -> list[float]:
+    """Returns the row of a whole tensor (Chan, Golub and LeVeque 1983).
 
     Args:
-        table: [rows, fields], float64, in host memory; at least one row. See :data:`FIELDS`.
+        table: The rows of its parts, [rows, fields], float64, in host memory; at least one.
     """
-    row = (table[0] if len(table) == 1 else _join(table)).tolist()
+    row = table.sum(dim=0)
+    total, m2, count = table[:, 1], table[:, 2], table[:, 5]
+    gap = total / count.clamp(min=1) - row[1] / row[5].clamp(min=1)
+    row[2] = m2.sum() + (gap * gap * count).sum()
+    row[3], row[4] = table[:, 3].min(), table[:, 4].max()
+    joined: list[float] = row.tolist()
+    return joined
+
+
+def summarise(row: Sequence[float]) -> Summary:
+    """Returns what the row of a whole tensor says.
+
+    Args:
+        row: See :data:`FIELDS`.
+    """
     magnitude, signed, m2, low, high, count, nan, posinf, neginf = row
     return Summary(
         abs_mean=_finite(magnitude / count) if count else None,
@@ -97,16 +114,6 @@ def summarise(table: Tensor) -> Summary:
         posinf=int(posinf),
         neginf=int(neginf),
     )
-
-
-def _join(table: Tensor) -> Tensor:
-    """Returns the row of all parts together (Chan, Golub and LeVeque 1983)."""
-    row = table.sum(dim=0)
-    total, m2, count = table[:, 1], table[:, 2], table[:, 5]
-    gap = total / count.clamp(min=1) - row[1] / row[5].clamp(min=1)
-    row[2] = m2.sum() + (gap * gap * count).sum()
-    row[3], row[4] = table[:, 3].min(), table[:, 4].max()
-    return row
 
 
 def _finite(value: float) -> float | None:
@@ -230,4 +237,4 @@ def reduce_now(reducer: Reducer, tensor: Tensor) -> Summary:
     count = reducer.rows(real_numbers(tensor).numel())
     table = torch.empty((count, len(FIELDS)), dtype=torch.float64, device=tensor.device)
     reducer.reduce(tensor, table, 0)
-    return summarise(table.cpu())
+    return summarise(join_rows(table.cpu()))

@@ -1,9 +1,9 @@
 """The pass over a tensor in host memory: a few lines of C, which the machine's compiler builds.
 
 They read every element once, run below PyTorch's dispatcher (so neither autograd nor modes such as
-those of selective checkpointing see them) and let go of Python's lock meanwhile. They are built
-anew in each process, which takes a fraction of a second, since a shared cache could hold code for
-another machine or from somebody else.
+those of selective checkpointing see them), and let go of Python's lock where that pays. They are
+built anew in each process, which takes a fraction of a second, since a shared cache could hold code
+for another machine or from somebody else.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _COMPILERS: Final = ("cc", "gcc", "clang")
 _TIMEOUT_S: Final = 60
 _ROW_BYTES: Final = 8 * len(FIELDS)
+_DTYPES: Final = (torch.float32, torch.float64, torch.bfloat16)
+_LONG: Final = 1 << 17
 
 _SOURCE: Final = r"""
 #include <math.h>
@@ -96,7 +98,9 @@ static void join(Row *row, double abs_sum, double sum, double m2, double lo, dou
 DEFINE(float, fabsf)
 DEFINE(double, fabs)
 
-#define EACH_BLOCK(NAME) for (int64_t i = 0; i < n; i += BLOCK) {                                \
+static const Row NO_ELEMENTS = {.min = INFINITY, .max = -INFINITY};
+
+#define EACH_BLOCK(NAME) *row = NO_ELEMENTS; for (int64_t i = 0; i < n; i += BLOCK) {            \
     int64_t m = n - i < BLOCK ? n - i : BLOCK; NAME; }
 
 void reduce_float32(const float *x, int64_t n, Row *row) {
@@ -129,13 +133,9 @@ class CompiledReducer:
     """
 
     def __init__(self) -> None:
-        library = _build()
-        self._functions: dict[torch.dtype, Any] = {}
-        for dtype in (torch.float32, torch.float64, torch.bfloat16):
-            function = getattr(library, f"reduce_{str(dtype).removeprefix('torch.')}")
-            function.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
-            function.restype = None
-            self._functions[dtype] = function
+        holding, releasing = _build()
+        self._quick = {dtype: _function(holding, dtype) for dtype in _DTYPES}
+        self._long = {dtype: _function(releasing, dtype) for dtype in _DTYPES}
 
     def rows(self, numel: int) -> int:  # noqa: ARG002 - of the protocol
         """Returns 1."""
@@ -143,24 +143,28 @@ class CompiledReducer:
 
     def reduce(self, tensor: Tensor, table: Tensor, row: int) -> None:
         """Writes the row of a tensor; see :class:`fastvideo.hooks.reduction.Reducer`."""
-        function = self._functions.get(tensor.dtype)
-        if function is None or not tensor.is_contiguous():
+        if tensor.dtype not in self._quick or not tensor.is_contiguous():
             with torch.no_grad():
                 tensor = real_numbers(tensor).contiguous()
-                if tensor.dtype not in self._functions:
+                if tensor.dtype not in self._quick:
                     tensor = tensor.float()
-                function = self._functions[tensor.dtype]
-        target = table.data_ptr() + row * _ROW_BYTES
-        ctypes.memmove(target, _NO_ELEMENTS, _ROW_BYTES)
-        function(tensor.data_ptr(), tensor.numel(), target)
+        numel = tensor.numel()
+        functions = self._quick if numel < _LONG else self._long
+        functions[tensor.dtype](tensor.data_ptr(), numel, table.data_ptr() + row * _ROW_BYTES)
 
 
-_NO_ELEMENTS: Final = bytes(
-    (ctypes.c_double * len(FIELDS))(0, 0, 0, float("inf"), float("-inf"), 0, 0, 0, 0)
-)
+def _function(library: ctypes.CDLL, dtype: torch.dtype) -> Any:  # noqa: ANN401 - of ctypes
+    function = getattr(library, f"reduce_{str(dtype).removeprefix('torch.')}")
+    function.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+    function.restype = None
+    return function
 
 
-def _build() -> ctypes.CDLL:
+def _build() -> tuple[ctypes.CDLL, ctypes.CDLL]:
+    """Returns the functions twice: holding Python's lock while they run, and letting go of it.
+
+    To get the lock back can take longer than to read a small tensor.
+    """
     compiler = next(filter(None, map(shutil.which, _COMPILERS)), None)
     if compiler is None:
         message = f"there is no C compiler ({', '.join(_COMPILERS)})"
@@ -176,7 +180,8 @@ def _build() -> ctypes.CDLL:
                 check=False,
             )
             if done.returncode == 0:
-                return ctypes.CDLL(str(library))  # stays loaded when the file is gone
+                # Both stay loaded when the file is gone.
+                return ctypes.PyDLL(str(library)), ctypes.CDLL(str(library))
         done.check_returncode()
     message = f"{compiler} built nothing"
     raise OSError(message)

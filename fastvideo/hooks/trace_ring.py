@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from fastvideo.hooks.trace_steps import TraceStep
 
-_HOST_ROWS: Final = 4_096
+_HOST_ROWS: Final = 1_024
 _DEVICE_ROWS: Final = 32_768
 
 
@@ -40,7 +40,7 @@ class TensorEntry(NamedTuple):
     step: TraceStep
     call: int
     recompute: bool
-    shape: tuple[int, ...]
+    shape: torch.Size
     dtype: torch.dtype
     row: int
     rows: int
@@ -52,13 +52,16 @@ class TraceBatch:
     """What left a ring together.
 
     Attributes:
-        entries: The tensors, in the order in which they were seen.
+        entries: The fields of a :class:`TensorEntry` for each tensor, in the order in which they
+            were seen.
         table: Their rows, in host memory once ``ready`` is.
+        used: How many of the rows are theirs.
         ready: Event of the device, or None where the rows are there already.
     """
 
-    entries: list[TensorEntry]
+    entries: list[tuple[Any, ...]]
     table: Tensor
+    used: int
     ready: Any
 
     def wait(self) -> None:
@@ -83,7 +86,7 @@ class ResultRing:
         self._reducer = reducer_for(device.type)
         self._table = self._new_table()
         self._used = 0
-        self._entries: list[TensorEntry] = []
+        self._entries: list[tuple[Any, ...]] = []
         self.lock = threading.Lock()
 
     def add(self, tensor: Tensor, what: tuple[Any, str, TraceStep, int, bool]) -> TraceBatch | None:
@@ -96,8 +99,7 @@ class ResultRing:
         Returns:
             What was in the ring before, if there was no room.
         """
-        shape = tuple(tensor.shape)
-        numel = tensor.numel() * (2 if tensor.is_complex() else 1)
+        numel = tensor.numel() * (2 if tensor.dtype.is_complex else 1)
         full: TraceBatch | None = None
         with self.lock:
             rows = self._reducer.rows(numel) if numel else 0
@@ -109,8 +111,8 @@ class ResultRing:
                     self._reducer.reduce(tensor, self._table, self._used)
                 except Exception as error:  # noqa: BLE001 - exotic tensors fail in many ways
                     rows, problem = 0, type(error).__name__
-            entry = TensorEntry(*what, shape, tensor.dtype, self._used, rows, problem)
-            self._entries.append(entry)
+            # A plain tuple: a named one would take longer than many a pass.
+            self._entries.append((*what, tensor.shape, tensor.dtype, self._used, rows, problem))
             self._used += rows
         return full
 
@@ -128,13 +130,13 @@ class ResultRing:
             table = self._table if self._device.type == "cpu" else self._table[:used].cpu()
             if self._device.type == "cpu":
                 self._table = self._new_table()
-            return TraceBatch(entries, table, None)
+            return TraceBatch(entries, table, used, None)
         # The next results are written by the same stream, after the copy.
         host = torch.empty((used, len(FIELDS)), dtype=torch.float64, pin_memory=True)
         host.copy_(self._table[:used], non_blocking=True)
         ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
         ready.record()
-        return TraceBatch(entries, host, ready)
+        return TraceBatch(entries, host, used, ready)
 
     def _new_table(self) -> Tensor:
         dtype = torch.float32 if self._device.type == "mps" else torch.float64

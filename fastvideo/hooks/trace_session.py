@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import atexit
+import itertools
+import math
 import os
 import secrets
 import threading
 import time
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from fastvideo.hooks.reduction import EMPTY, summarise
+from fastvideo.hooks.reduction import EMPTY, Summary, join_rows, summarise
 from fastvideo.hooks.trace_ring import ResultRing, TensorEntry, TraceBatch
-from fastvideo.hooks.trace_steps import call_at_step_ends, current_step, leave_step_ends
+from fastvideo.hooks.trace_steps import (
+    TraceStep,
+    call_at_step_ends,
+    current_step,
+    leave_step_ends,
+)
 from fastvideo.hooks.trace_writer import LineWriter
 from fastvideo.logger import init_logger
 from fastvideo.profiler.ranks import current_rank, current_world_size
@@ -22,7 +30,7 @@ from fastvideo.profiler.strict_json import dumps
 from fastvideo.profiler.trace_metadata import trace_metadata
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -33,6 +41,9 @@ logger = init_logger(__name__)
 
 FORMAT_VERSION: Final = 1
 _CLOSE_S: Final = 60.0
+_CPU: Final = torch.device("cpu")
+_NO_TASK: Final = -1
+_graph_task: Final = torch._C._current_graph_task_id  # noqa: SLF001 - as torch.utils.checkpoint
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,18 +67,25 @@ class TraceSession:
     Args:
         path: The file.
 
+    Attributes:
+        path: The file.
+        users: How many models are traced into it.
+        is_parents: Whether this is a forked child, in which nothing is recorded.
+
     Raises:
         ConfigError: It cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.pid = os.getpid()
         self.users = 0
+        self.is_parents = False
         self._rank = current_rank()
-        self._here = threading.local()
+        self._outside = TraceStep(None)
+        self._entered: defaultdict[Hashable, Iterator[int]] = defaultdict(itertools.count)
         self._rings: list[ResultRing] = []
         self._lock = threading.Lock()
+        self._here = _RingsOfThread(self._new_ring)
         self._last_of_step = 0
         self._writer = LineWriter(path, _line(self._header()))
         call_at_step_ends(self.end_step)
@@ -101,16 +119,20 @@ class TraceSession:
             source: The module.
             output: The tensors with their names.
         """
-        if self._writer.failed or os.getpid() != self.pid:
+        if self._writer.stopped:
             return
-        recompute = _in_backward()
-        step = current_step(in_backward=recompute)
-        if not source.settings.selects_step(step.index):
+        # A forward that autograd runs is one that checkpointing does again.
+        recompute = _graph_task() != _NO_TASK
+        step = current_step(in_backward=recompute) or self._outside
+        settings = source.settings
+        if settings.steps and not settings.selects_step(step.index):
             return
-        call = step.next_call((source, recompute))
+        if self not in step.entries:
+            step.entries[self] = next(self._entered[step.loop, step.index])
+        call = step.next_call((source,) if recompute else source)
         for name, given in output:
             tensor = given if type(given) is torch.Tensor else _local(given)
-            ring = self._ring(tensor)
+            ring = self._here.cpu if tensor.device == _CPU else self._device_ring(tensor)
             if ring is None:
                 continue
             full = ring.add(tensor, (source, name, step, call, recompute))
@@ -122,7 +144,7 @@ class TraceSession:
 
         So a process that is killed loses the step it was in, and at most the one before.
         """
-        if os.getpid() != self.pid:
+        if self.is_parents:
             return
         last = self.flush()
         if last:
@@ -140,21 +162,21 @@ class TraceSession:
         """Writes everything and closes the file."""
         atexit.unregister(self.close)
         leave_step_ends(self.end_step)
-        if os.getpid() == self.pid:
+        if not self.is_parents:
             self.flush()
             self._writer.close(_CLOSE_S)
+
+    def leave_to_parent(self) -> None:
+        """Records no more, in a forked child."""
+        self.is_parents = True
+        self._writer.stopped = True
 
     def _submit(self, batch: TraceBatch) -> int:
         return self._writer.submit(lambda: self._lines(batch))
 
-    def _ring(self, tensor: Tensor) -> ResultRing | None:
+    def _device_ring(self, tensor: Tensor) -> ResultRing | None:
         """Returns the ring of this thread and the tensor's stream; None if it has no numbers."""
         device = tensor.device
-        if device.type == "cpu":
-            ring: ResultRing | None = getattr(self._here, "cpu", None)
-            if ring is None:
-                ring = self._here.cpu = self._new_ring(device)
-            return ring
         if device.type == "meta":
             return None
         stream = 0
@@ -162,7 +184,7 @@ class TraceSession:
             if torch.cuda.is_current_stream_capturing():
                 return None
             stream = torch.cuda.current_stream(device).stream_id
-        rings: dict[Any, ResultRing] = self._here.__dict__.setdefault("others", {})
+        rings = self._here.others
         if (device, stream) not in rings:
             rings[device, stream] = self._new_ring(device)
         return rings[device, stream]
@@ -182,7 +204,7 @@ class TraceSession:
             "run_id": about["run_id"] or secrets.token_hex(8),
             "rank": self._rank,
             "world_size": current_world_size(),
-            "pid": self.pid,
+            "pid": os.getpid(),
             "host": about["host"],
             "start_unix_ns": time.time_ns(),
             "versions": {name: about[name] for name in ("fastvideo", "torch", "python", "cuda")},
@@ -190,9 +212,18 @@ class TraceSession:
 
     def _lines(self, batch: TraceBatch) -> bytes:
         batch.wait()
-        return b"".join(_line(self._record(entry, batch.table)) for entry in batch.entries)
+        rows = batch.table[: batch.used].tolist()
+        lines = []
+        for entry in map(TensorEntry._make, batch.entries):
+            summary = EMPTY
+            if entry.rows == 1:
+                summary = summarise(rows[entry.row])
+            elif entry.rows:
+                summary = summarise(join_rows(batch.table[entry.row : entry.row + entry.rows]))
+            lines.append(_line(self._record(entry, summary)))
+        return b"".join(lines)
 
-    def _record(self, entry: TensorEntry, table: Tensor) -> dict[str, Any]:
+    def _record(self, entry: TensorEntry, summary: Summary) -> dict[str, Any]:
         """Returns what is written of one tensor."""
         record: dict[str, Any] = {
             "module": entry.source.module,
@@ -203,17 +234,16 @@ class TraceSession:
             "rank": self._rank,
             "shape": list(entry.shape),
             "dtype": str(entry.dtype),
-            "numel": _numel(entry.shape),
+            "numel": math.prod(entry.shape),
         }
         if entry.step.loop:
             record["loop"] = entry.step.loop
-        if entry.step.entry:
-            record["entry"] = entry.step.entry
+        if entry.step.entries[self]:
+            record["entry"] = entry.step.entries[self]
         if entry.recompute:
             record["recompute"] = True
         if entry.problem:
             return record | {"problem": entry.problem}
-        summary = summarise(table[entry.row : entry.row + entry.rows]) if entry.rows else EMPTY
         for name in entry.source.settings.statistics:
             if name not in record:
                 record[name] = getattr(summary, name)
@@ -223,8 +253,36 @@ class TraceSession:
         return record
 
 
-_sessions: dict[Path, TraceSession] = {}
-_sessions_lock = threading.Lock()
+class _RingsOfThread(threading.local):
+    """The rings of one thread: that of host memory, and those of streams of devices."""
+
+    def __init__(self, new_ring: Callable[[torch.device], ResultRing]) -> None:
+        self.cpu = new_ring(_CPU)
+        self.others: dict[tuple[torch.device, int], ResultRing] = {}
+
+
+class _Sessions(dict["Path", TraceSession]):
+    """Those of this process, by file; a forked child has none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+        self._watches_forks = False
+
+    def watch_forks(self) -> None:
+        """Leaves the sessions to this process when it forks."""
+        if not self._watches_forks:
+            self._watches_forks = True
+            os.register_at_fork(after_in_child=self._leave_parent)
+
+    def _leave_parent(self) -> None:
+        for session in self.values():
+            session.leave_to_parent()
+        self.clear()
+        self.lock = threading.Lock()
+
+
+_sessions: Final = _Sessions()
 
 
 def open_session(path: Path) -> TraceSession:
@@ -236,9 +294,10 @@ def open_session(path: Path) -> TraceSession:
     Raises:
         ConfigError: It cannot be written.
     """
-    with _sessions_lock:
+    with _sessions.lock:
+        _sessions.watch_forks()
         session = _sessions.get(path)
-        if session is None or session.pid != os.getpid():
+        if session is None:
             session = _sessions[path] = TraceSession(path)
         session.users += 1
         return session
@@ -250,7 +309,7 @@ def leave_session(session: TraceSession) -> None:
     Args:
         session: From :func:`open_session`.
     """
-    with _sessions_lock:
+    with _sessions.lock:
         session.users -= 1
         if session.users:
             return
@@ -263,13 +322,6 @@ def _line(record: dict[str, Any]) -> bytes:
     return dumps(record) + b"\n"
 
 
-def _numel(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
-
-
 def _local(tensor: Tensor) -> Tensor:
     """Returns what this process has of a tensor that is spread over several."""
     to_local = getattr(tensor, "to_local", None)
@@ -278,8 +330,3 @@ def _local(tensor: Tensor) -> Tensor:
     with torch.no_grad():
         local: Tensor = to_local()
     return local
-
-
-def _in_backward() -> bool:
-    """Tells whether autograd runs this: then a forward is one that checkpointing does again."""
-    return torch._C._current_graph_task_id() != -1  # noqa: SLF001 - as torch.utils.checkpoint

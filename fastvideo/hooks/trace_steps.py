@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -19,15 +19,15 @@ class TraceStep:
     Attributes:
         index: Number of the step; None for what happens outside of steps.
         loop: Name of the loop, empty for the loop of training or of one's own.
-        entry: How often this step of this loop was entered before in this process.
+        entries: What recorders keep here: how often they have seen this step of this loop before.
     """
 
-    __slots__ = ("_calls", "entry", "index", "loop")
+    __slots__ = ("_calls", "entries", "index", "loop")
 
     def __init__(self, index: int | None, loop: str = "") -> None:
         self.index = index
         self.loop = loop
-        self.entry = 0
+        self.entries: dict[Hashable, int] = {}
         self._calls: defaultdict[Hashable, Iterator[int]] = defaultdict(itertools.count)
 
     def next_call(self, key: Hashable) -> int:
@@ -40,7 +40,6 @@ class TraceStep:
 
     def __enter__(self) -> TraceStep:
         if _listeners:
-            self.entry = next(_entries[self.loop, self.index])
             _open.append(self)
         _here.stack.append(self)
         return self
@@ -65,12 +64,8 @@ class _Here(threading.local):
         self.stack: list[TraceStep] = []
 
 
-OUTSIDE: Final = TraceStep(None)
-"""What is outside of all steps."""
-
 _here = _Here()
 _open: list[TraceStep] = []
-_entries: defaultdict[Hashable, Iterator[int]] = defaultdict(itertools.count)
 _listeners: list[Callable[[], None]] = []
 
 
@@ -93,8 +88,8 @@ def current_step_idx() -> int | None:
     return stack[-1].index if stack else None
 
 
-def current_step(*, in_backward: bool = False) -> TraceStep:
-    """Returns the innermost step that this thread is in, :data:`OUTSIDE` outside of steps.
+def current_step(*, in_backward: bool = False) -> TraceStep | None:
+    """Returns the innermost step that this thread is in; None outside of steps.
 
     Args:
         in_backward: This may be a thread of autograd, which knows no steps of its own: the step
@@ -105,7 +100,7 @@ def current_step(*, in_backward: bool = False) -> TraceStep:
         return stack[-1]
     if in_backward and _open:
         return _open[-1]
-    return OUTSIDE
+    return None
 
 
 def call_at_step_ends(listener: Callable[[], None]) -> None:
@@ -114,8 +109,6 @@ def call_at_step_ends(listener: Callable[[], None]) -> None:
     Args:
         listener: Must not raise.
     """
-    if not _listeners:
-        _entries.clear()
     _listeners.append(listener)
 
 

@@ -23,11 +23,14 @@ class LineWriter:
     """Writes a file from its beginning, in a thread.
 
     What the file system has is always a beginning of the whole, in which every line but perhaps
-    the last is complete. A forked child writes nothing.
+    the last is complete. A forked child must not use it.
 
     Args:
         path: The file; one that exists is overwritten.
         first: What is written at once.
+
+    Attributes:
+        stopped: Whether nothing is written any more: after an error, and in a forked child.
 
     Raises:
         ConfigError: The file cannot be written.
@@ -35,13 +38,12 @@ class LineWriter:
 
     def __init__(self, path: Path, first: bytes) -> None:
         self._path = path
-        self._pid = os.getpid()
         self._jobs: deque[Callable[[], bytes]] = deque()
         self._changed = threading.Condition()
         self._submitted = self._written = 0
         self._closing = False
         self._thread: threading.Thread | None = None
-        self.failed = False
+        self.stopped = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
@@ -66,7 +68,7 @@ class LineWriter:
                     target=self._run, name="activation-trace", daemon=True
                 )
                 self._thread.start()
-            while len(self._jobs) >= _MAX_QUEUED and not self.failed:
+            while len(self._jobs) >= _MAX_QUEUED and not self.stopped:
                 self._changed.wait()
             self._submitted += 1
             self._jobs.append(job)
@@ -84,7 +86,9 @@ class LineWriter:
             Whether it is written.
         """
         with self._changed:
-            return self._changed.wait_for(lambda: self._written >= number or self.failed, timeout_s)
+            return self._changed.wait_for(
+                lambda: self._written >= number or self.stopped, timeout_s
+            )
 
     def close(self, timeout_s: float) -> None:
         """Writes what is left, and closes the file.
@@ -92,8 +96,6 @@ class LineWriter:
         Args:
             timeout_s: Seconds to wait at most.
         """
-        if os.getpid() != self._pid:
-            return
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -113,10 +115,10 @@ class LineWriter:
                 job = self._jobs.popleft()
                 self._changed.notify_all()
             try:
-                if not self.failed:
+                if not self.stopped:
                     self._write(job())
             except Exception as error:  # noqa: BLE001 - a trace never ends the program
-                self.failed = True
+                self.stopped = True
                 logger.error(  # noqa: TRY400 - one line is enough
                     "%s ends here, activations are traced no longer: %s: %s",
                     self._path,

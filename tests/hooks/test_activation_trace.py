@@ -194,6 +194,17 @@ def test_a_step_that_is_entered_again_says_so(tracer: Any) -> None:
     assert found == [(None, None), ("denoising", None), ("denoising", 1)]
 
 
+def test_entries_are_counted_in_each_file(tracer: Any) -> None:
+    """Whatever else is traced in the process at the time."""
+    models = Outer(nn.Identity()), Outer(nn.Identity())
+    for name, model in zip(("a.jsonl", "b.jsonl"), models, strict=True):
+        tracer.attach(name, model)
+        with trace_step(0):
+            model(X)
+    tracer.detach()
+    assert tracer.diff("a.jsonl", "b.jsonl").same
+
+
 def test_steps_and_layers_can_be_chosen(tracer: Any) -> None:
     """Steps by number and range, layers by a regular expression that is searched."""
     tracer.set(STEPS="0,4-5", LAYERS=r"^[02]$")
@@ -366,7 +377,7 @@ def test_a_copy_of_a_traced_model_is_not_traced(tracer: Any) -> None:
     tracer.attach("t.jsonl", model)
     twin = copy.deepcopy(model)
     twin(X)
-    assert attach_activation_trace(twin) is not None
+    assert tracer.attach("t.jsonl", twin) is not None
     tracer.detach()
     assert tracer.records("t.jsonl") == []
 

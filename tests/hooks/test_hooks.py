@@ -92,7 +92,7 @@ def test_names_are_unique_and_known() -> None:
     manager.append_forward_hook(Only())
     with pytest.raises(ValueError, match="Identity has a hook 'only' already"):
         manager.append_forward_hook(Only())
-    with pytest.raises(KeyError, match="no hook 'onyl'. Did you mean 'only'"):
+    with pytest.raises(KeyError, match=r"no hook 'onyl'\. Did you mean 'only'"):
         manager.remove_forward_hook("onyl")
 
 

@@ -20,6 +20,7 @@ from fastvideo.hooks.reduction import (
     OperatorReducer,
     Reducer,
     Summary,
+    join_rows,
     reduce_now,
     reducer_for,
     summarise,
@@ -134,7 +135,7 @@ def test_parts_of_a_tensor_make_the_whole(reducer: Reducer) -> None:
     table = torch.empty((len(parts), len(FIELDS)), dtype=torch.float64)
     for row, part in enumerate(parts):
         reducer.reduce(part, table, row)
-    _assert_close(summarise(table), _expected(torch.cat(parts)))
+    _assert_close(summarise(join_rows(table)), _expected(torch.cat(parts)))
 
 
 def test_without_a_compiler_operators_do_it(

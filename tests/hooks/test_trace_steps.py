@@ -7,7 +7,6 @@ import threading
 import pytest
 
 from fastvideo.hooks.trace_steps import (
-    OUTSIDE,
     call_at_step_ends,
     current_step,
     current_step_idx,
@@ -16,16 +15,20 @@ from fastvideo.hooks.trace_steps import (
 )
 
 
+def _divide_in_step(step: int) -> None:
+    assert current_step_idx() == step
+    step / 0
+
+
 def test_steps_nest_and_end_with_exceptions() -> None:
     """The innermost counts, and outside there is none."""
     assert current_step_idx() is None
     with trace_step(1):
-        with pytest.raises(KeyError), trace_step(7, loop="denoising"):
-            assert current_step_idx() == 7
-            raise KeyError
+        with pytest.raises(ZeroDivisionError), trace_step(7, loop="denoising"):
+            _divide_in_step(7)
         assert current_step_idx() == 1
     assert current_step_idx() is None
-    assert current_step() is OUTSIDE
+    assert current_step() is None
 
 
 def test_steps_belong_to_their_thread() -> None:
@@ -38,7 +41,7 @@ def test_steps_belong_to_their_thread() -> None:
     seen: list[object] = []
 
     def look() -> None:
-        seen.extend([current_step_idx(), current_step().index, current_step(in_backward=True)])
+        seen.extend([current_step_idx(), current_step(), current_step(in_backward=True)])
 
     call_at_step_ends(end)
     try:

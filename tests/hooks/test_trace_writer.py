@@ -18,60 +18,74 @@ from fastvideo.hooks.trace_writer import LineWriter
 if TYPE_CHECKING:
     from pathlib import Path
 
-KILLED = """
-import os, signal, sys, torch
+PROGRAM = """
+import os, signal, sys, torch, torch._dynamo
 from fastvideo.hooks import attach_activation_trace, trace_step
 
-class Ends(torch.nn.Module):
+class Last(torch.nn.Module):
     def forward(self, x):
         if self.ends:
             os.kill(os.getpid(), signal.SIGKILL)
         return x
 
-last = Ends()
-model = torch.nn.Sequential(torch.nn.Linear(2, 2), last)
-attach_activation_trace(model)
-for step in range(6):
-    last.ends = step == 5
-    with trace_step(step):
-        model(torch.ones(2))
-"""
+def killed():
+    last = Last()
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), last)
+    attach_activation_trace(model)
+    for step in range(6):
+        last.ends = step == 5
+        with trace_step(step):
+            model(torch.ones(2))
 
-FORKED = """
-import os, torch
-from fastvideo.hooks import attach_activation_trace, trace_step
-
-model = torch.nn.Sequential(torch.nn.Linear(2, 2))
-attach_activation_trace(model)
-model(torch.ones(2))
-child = os.fork()
-with trace_step(1):
+def forked():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    attach_activation_trace(model)
     model(torch.ones(2))
-if child:
-    os.waitpid(child, 0)
+    child = os.fork()
+    with trace_step(1):
+        model(torch.ones(2))
+    if child:
+        os.waitpid(child, 0)
+
+for run in (killed, forked):
+    os.environ["FASTVIDEO_TRACE_OUTPUT"] = os.path.join(sys.argv[1], run.__name__)
+    child = os.fork()
+    if not child:
+        run()
+        sys.exit()
+    print(os.waitpid(child, 0)[1])
 """
 
 
-def _run(program: str, path: Path) -> int:
-    variables = {"FASTVIDEO_TRACE_ACTIVATIONS": "1", "FASTVIDEO_TRACE_OUTPUT": str(path)}
-    command = [sys.executable, "-c", program]
-    return subprocess.run(command, env={**os.environ, **variables}, check=False).returncode
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the traces of a process that was killed, and of one that had a child."""
+    folder = tmp_path_factory.mktemp("ended")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, folder],
+        env={**os.environ, "FASTVIDEO_TRACE_ACTIVATIONS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == [str(int(signal.SIGKILL)), "0"], done.stderr
+    return folder
 
 
-def test_a_killed_process_loses_the_last_steps_only(tmp_path: Path) -> None:
+def _steps(path: Path) -> list[int | None]:
+    return [record.key.step.number for record in ActivationFile(path).records()]
+
+
+def test_a_killed_process_loses_the_last_steps_only(ended: Path) -> None:
     """It was in step 5: what came before step 4 is in the file, and step 4 as far as it got."""
-    path = tmp_path / "t.jsonl"
-    assert _run(KILLED, path) == -signal.SIGKILL
-    steps = [record.key.step.number for record in ActivationFile(path).records()]
+    steps = _steps(ended / "killed")
     assert steps[:8] == [0, 0, 1, 1, 2, 2, 3, 3]
     assert set(steps[8:]) <= {4}
 
 
-def test_a_forked_child_writes_nothing_and_the_end_of_the_parent_all(tmp_path: Path) -> None:
+def test_a_forked_child_writes_nothing_and_the_end_of_the_parent_all(ended: Path) -> None:
     """Both go on calling the model; nothing is detached."""
-    path = tmp_path / "t.jsonl"
-    assert _run(FORKED, path) == 0
-    assert [record.key.step.number for record in ActivationFile(path).records()] == [None, 1]
+    assert _steps(ended / "forked") == [None, 1]
 
 
 def test_pieces_are_written_in_order(tmp_path: Path) -> None:
@@ -124,6 +138,6 @@ def test_an_error_ends_the_trace_and_nothing_else(
         assert writer.wait(writer.submit(fail), timeout_s=10)
         assert writer.wait(writer.submit(lambda: b"second\n"), timeout_s=10)
         writer.close(10)
-    assert writer.failed
+    assert writer.stopped
     assert caplog.text.count("activations are traced no longer: OSError: no space left") == 1
     assert (tmp_path / "f").read_bytes() == b"first\n"

@@ -1,0 +1,72 @@
+"""Reading traces of activations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fastvideo.analysis import ActivationFile
+from fastvideo.errors import DataError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_records_and_modules(traces: Any) -> None:
+    """What may be left out of a line has its usual value."""
+    more = {"loop": "denoising", "entry": 2, "recompute": True, "nonfinite": {"nan": 1}}
+    file = traces.write("t", [traces.record(3, "a"), traces.record(4, "b", None, **more)])
+    first, second = file.records()
+    assert (first.key.step.loop, first.key.step.number, first.key.step.entry) == ("", 3, 0)
+    assert first.values == {"abs_mean": 1.0}
+    assert not first.key.recompute
+    assert str(second.key.step) == "denoising step 4 (entered again, 3)"
+    assert second.key.recompute
+    assert (second.values, second.nonfinite) == ({"abs_mean": None}, {"nan": 1})
+    assert file.modules == {"student": frozenset("abc")}
+    assert file.header["run_id"] == "r"
+    assert not file.torn
+
+
+def test_the_last_line_may_be_torn(traces: Any) -> None:
+    """That of a killed process is; all before it is read."""
+    path = traces.write("t", [traces.record(1, "a"), traces.record(1, "b")]).path
+    path.write_bytes(path.read_bytes()[:-5])
+    file = ActivationFile(path)
+    assert [record.key.module for record in file.records()] == ["a"]
+    assert file.torn
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "line 1 is damaged"),
+        (b"\xff\xfe\n", "line 1 is damaged"),
+        (b"[1]\n", "line 1 is no object"),
+        (b'{"module": "a"}\n', "its first line is no header"),
+        (b'{"kind": "header", "version": 99}\n', "is of version 99; this release reads version 1"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    """With what is wrong."""
+    (tmp_path / "t").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        ActivationFile(tmp_path / "t")
+
+
+def test_missing_files_and_directories(tmp_path: Path) -> None:
+    """They are said to be what they are."""
+    with pytest.raises(FileNotFoundError, match="t does not exist"):
+        ActivationFile(tmp_path / "t")
+    with pytest.raises(DataError, match="is a directory"):
+        ActivationFile(tmp_path)
+
+
+@pytest.mark.parametrize("line", ['{"module": "a"}', '{"sum": NaN}', "{", '"text"'])
+def test_a_damaged_line_is_named(traces: Any, line: str) -> None:
+    """By its number; NaN is no JSON."""
+    path = traces.write("t", [traces.record(1, "a")]).path
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(DataError, match="line 4"):
+        list(ActivationFile(path).records())

@@ -1,0 +1,179 @@
+"""`fastvideo activations`: what it says, and its exit status."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fastvideo.cli import main as cli
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LAYERS = ["condition_embedder.time_embedder.linear_1", "blocks.0", "blocks.1"]
+
+
+def _write(path: Path, *, layers: Any = LAYERS, steps: int = 2, **wrong: Any) -> str:
+    """Writes a trace; ``wrong`` is put into the records of blocks.1 of step 1."""
+    header = {"kind": "header", "version": 1, "run_id": "r", "rank": 0, "world_size": 1}
+    lines = [header, {"kind": "model", "role": "student", "modules": layers}]
+    for step in range(steps):
+        for module in layers:
+            line = {
+                "module": module,
+                "tensor": "out",
+                "step": step,
+                "call": 0,
+                "role": "student",
+                "rank": 0,
+                "shape": [1, 8, 4],
+                "dtype": "torch.float32",
+                "numel": 32,
+                "abs_mean": 0.5,
+            }
+            lines.append(line | (wrong if (step, module) == (1, "blocks.1") else {}))
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def _diff(*argv: str) -> int:
+    return cli.main(["activations", "diff", *argv])
+
+
+def test_the_same_is_status_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line says how much was compared, and there is no table."""
+    assert _diff(_write(tmp_path / "a"), _write(tmp_path / "b")) == 0
+    output = capsys.readouterr().out
+    assert "Same: 6 tensors of 3 layers in 2 steps" in output
+    assert "Layers that differ" not in output
+
+
+def test_a_difference_is_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Step, call and layer come first, then the numbers, then the table; 80 columns are enough."""
+    assert _diff(_write(tmp_path / "a"), _write(tmp_path / "b", abs_mean=0.6)) == 1
+    output = capsys.readouterr().out
+    assert "First difference: step 1, call 0 of student: blocks.1" in output
+    assert "abs_mean: 0.5 in A, 0.6 in B" in output
+    assert "off by 1.7e-01 of the magnitude; 1.0e-05 is allowed" in output
+    assert "1 of 6 tensors differ" in output
+    row = next(line for line in output.splitlines() if line.startswith(" blocks.1"))
+    assert row.split() == ["blocks.1", "value:", "abs_mean", "1", "0.5", "0.6", "1.7e-01", "1"]
+    assert max(map(len, output.splitlines()[2:])) <= 80
+
+
+def test_tolerances_decide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For all types, or for one."""
+    files = _write(tmp_path / "a"), _write(tmp_path / "b", abs_mean=0.6)
+    assert _diff(*files, "--rtol", "0.2") == 0
+    assert "largest difference: 1.7e-01 of the magnitude" in capsys.readouterr().out
+    assert _diff(*files, "--rtol", "bf16=0.2") == 1
+    assert _diff(*files, "--atol", "fp32=0.2") == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (
+            {"nonfinite": {"nan": 3, "+inf": 0, "-inf": 0}},
+            "non-finite: all finite in A, 3 nan in B",
+        ),
+        ({"shape": [1, 4, 4]}, "shape: [1,8,4] in A, [1,4,4] in B"),
+        ({"problem": "RuntimeError"}, "unreadable: readable in A, RuntimeError in B"),
+    ],
+)
+def test_kinds_of_differences(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: Any, says: str
+) -> None:
+    """Each is said in its own words."""
+    assert _diff(_write(tmp_path / "a"), _write(tmp_path / "b", **wrong)) == 1
+    assert says in capsys.readouterr().out
+
+
+def test_missing_layers_and_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is said which side lacks them, and why, as far as the file knows."""
+    whole = _write(tmp_path / "a")
+    assert _diff(whole, _write(tmp_path / "b", layers=LAYERS[:2])) == 1
+    output = capsys.readouterr().out
+    assert "B does not trace this layer" in output
+    assert "1 layer only in A" in output
+    assert _diff(_write(tmp_path / "b", steps=1), whole) == 1
+    output = capsys.readouterr().out
+    assert "A has nothing of this step" in output
+    assert "only in B: step 1 (3 tensors)" in output
+
+
+def test_a_torn_file_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The trace of a killed process is compared as far as it goes."""
+    whole = _write(tmp_path / "a")
+    torn = tmp_path / "b"
+    torn.write_bytes((tmp_path / "a").read_bytes()[:-3])
+    assert _diff(whole, str(torn)) == 1
+    output = capsys.readouterr().out
+    assert "B ends in the middle of this step" in output
+    assert "its process was killed" in output
+
+
+def test_the_table_can_be_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And says how much it leaves out."""
+    files = _write(tmp_path / "a"), _write(tmp_path / "b", layers=LAYERS[:1])
+    assert _diff(*files, "--limit", "1") == 1
+    output = capsys.readouterr().out
+    assert "and 1 more: --limit 0 shows all" in output
+    assert " blocks.0 " in output
+    assert " blocks.1 " not in output
+    assert _diff(*files, "--limit", "0") == 1
+    assert " blocks.1 " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("argv", [["a", "none"], ["a", "bad"], ["a", "a", "--rtol", "x"]])
+def test_mistakes_are_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: list[str]
+) -> None:
+    """A missing file, one that is no trace, and a tolerance that is no number: one line each."""
+    _write(tmp_path / "a")
+    (tmp_path / "bad").write_text("no trace\n")
+    names = [str(tmp_path / word) if word in {"a", "none", "bad"} else word for word in argv]
+    assert _diff(*names) == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith("error: ")
+    assert len(errors.splitlines()) == 1
+
+
+def test_without_rich_it_is_plain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same facts, with tabs."""
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "rich" else find_spec(name)
+    )
+    assert _diff(_write(tmp_path / "a"), _write(tmp_path / "b", abs_mean=0.6)) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == "First difference: step 1, call 0 of student: blocks.1"
+    assert "blocks.1\tvalue: abs_mean\t1\t0.5\t0.6\t1.7e-01\t1" in lines
+
+
+def test_it_needs_no_torch(tmp_path: Path) -> None:
+    """So it answers at once."""
+    program = (
+        "import sys; from fastvideo.cli.main import main; status = main(sys.argv[1:]);"
+        "sys.exit(status or 'torch' in sys.modules)"
+    )
+    argv = ["activations", "diff", _write(tmp_path / "a"), _write(tmp_path / "b")]
+    subprocess.run([sys.executable, "-c", program, *argv], check=True, capture_output=True)
+
+
+def test_without_an_action_it_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """That lists what there is."""
+    assert cli.main(["activations"]) == 0
+    assert "compare two traces" in capsys.readouterr().out
