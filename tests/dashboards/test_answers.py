@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from past_runs import KINDS, STEPS_PER_S, Past, Run
+from past_runs import DEVICE, KINDS, STEPS_PER_S, Past, Run
 
 from fastvideo.dashboards import all_dashboards, expressions
 
@@ -188,6 +188,29 @@ def test_device_time_is_compared_with_host_time(past: Past) -> None:
     ratios = {row["metric"]["region"]: float(row["value"][1]) for row in rows}
     assert ratios == pytest.approx({"training_forward": 2, "training_backward": 1})
     assert past.ask(_fill_in(target.expr, "over")) == []
+
+
+def test_both_passes_on_the_device_are_added_up(past: Past) -> None:
+    """Per step and rank, as one step has both."""
+    (target,) = _panel(
+        "fastvideo-device", "Forward + backward on the device per step, by rank"
+    ).targets
+    rows = past.ask(_fill_in(target.expr, "fine"))
+    both = sum(DEVICE.values()) / STEPS_PER_S
+    assert [float(row["value"][1]) for row in rows] == [pytest.approx(both)] * 3
+
+
+def test_memory_is_compared_with_that_of_its_own_device(past: Past) -> None:
+    """The fullest rank has 2 of 4 GiB."""
+    assert _value(past, "fastvideo-device", "Fullest rank: share used", "fine") == 0.5
+    assert _value(past, "fastvideo-device", "Fullest rank: share used", "over") is None
+
+
+def test_idle_ranks_are_counted_beside_all_ranks(past: Past) -> None:
+    """Three ranks wait for a twenty-fifth of the time each."""
+    targets = _panel("fastvideo-data", "Ranks idle for data, on average").targets
+    found = [past.ask(_fill_in(target.expr, "fine")) for target in targets]
+    assert [float(row["value"][1]) for (row,) in found] == pytest.approx([0.12, 3])
 
 
 def test_what_is_beyond_all_buckets_is_a_share(past: Past) -> None:
