@@ -480,3 +480,17 @@ def test_nothing_is_deferred_for_ranks_that_log_nowhere() -> None:
     tracker.begin(1)
     tracker.log({"a": torch.tensor(1.0)}, 1)
     assert tracker.take_deferred() == []
+
+
+@pytest.mark.parametrize("name", ["jsonl", "tensorboard"])
+def test_a_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path, name: str) -> None:
+    """It names the tracker, the directory, the reason and the key to set."""
+    (tmp_path / "file").write_text("")
+    message = (
+        rf"^the tracker '{name}' cannot write to .*/file/tracker: Not a directory\. "
+        r"Set --training\.checkpoint\.output_dir DIR$"
+    )
+    with pytest.raises(ConfigError, match=message):
+        initialize_trackers(
+            name, experiment_name="a", config=None, log_dir=tmp_path / "file" / "tracker"
+        )

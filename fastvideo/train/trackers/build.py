@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastvideo.distributed import get_world_rank
+from fastvideo.errors import ConfigError
 from fastvideo.train.tracker_names import checked_tracker_names
 from fastvideo.train.trackers.jsonl import JsonlTracker
 from fastvideo.train.trackers.swanlab_service import SwanlabTracker
@@ -44,7 +45,7 @@ def initialize_trackers(
         One tracker in front of all of them.
 
     Raises:
-        ConfigError: A name is not supported.
+        ConfigError: A name is not supported, or the directory cannot be written to.
         MissingExtraError: A tracker's package is not installed.
     """
     backends: list[TrackerBackend] = []
@@ -90,9 +91,14 @@ def _start(
     entity: str | None,
     run_name: str | None,
 ) -> TrackerBackend:
-    if name == "jsonl":
-        return JsonlTracker(log_dir)
-    if name == "tensorboard":
-        return TensorBoardTracker(log_dir, config)
+    if name in {"jsonl", "tensorboard"}:
+        try:
+            return JsonlTracker(log_dir) if name == "jsonl" else TensorBoardTracker(log_dir, config)
+        except OSError as error:
+            message = (
+                f"the tracker {name!r} cannot write to {log_dir}: {error.strerror or error}. "
+                "Set --training.checkpoint.output_dir DIR"
+            )
+            raise ConfigError(message) from error
     service = WandbTracker if name == "wandb" else SwanlabTracker
     return service(project, config, log_dir, entity=entity, run_name=run_name)
