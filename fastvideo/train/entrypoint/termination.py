@@ -54,6 +54,8 @@ class Termination:
         self._first_at: float | None = None
         self._expired = False
         self._over = threading.Event()
+        self._closing_s = 0.0
+        self._closed = threading.Event()
 
     @contextmanager
     def deferred(self, timeout_s: float) -> Iterator[None]:
@@ -69,6 +71,23 @@ class Termination:
         finally:
             self._deferred_s = 0.0
             self._over.set()
+
+    @contextmanager
+    def closing(self, timeout_s: float) -> Iterator[None]:
+        """Lets the body close a run that failed: a first signal does not interrupt it.
+
+        Where one rank dies, the others fail in a collective, and the launcher's SIGTERM reaches
+        them while they close. The process ends anyway, with the error that it failed with.
+
+        Args:
+            timeout_s: Seconds from the signal after which the process ends all the same.
+        """
+        self._closing_s = timeout_s
+        try:
+            yield
+        finally:
+            self._closed.set()
+            self._closing_s = 0.0
 
     def finish(self) -> None:
         """Ends the process, as the signal that was put off would have done.
@@ -96,6 +115,9 @@ class Termination:
         if first:
             final = self.is_final(number)
             self._first_at = time.monotonic()
+            if self._closing_s:
+                self._end_if_stuck(number, self._closing_s)
+                return
             if final:
                 raise Terminated(number)
             self.requested = True
@@ -105,6 +127,13 @@ class Termination:
             raise Terminated(number)
         elif self.is_final(number):
             os._exit(_SIGNAL_STATUS + number)
+
+    def _end_if_stuck(self, number: int, timeout_s: float) -> None:
+        def watch() -> None:
+            if not self._closed.wait(timeout_s):
+                os._exit(_SIGNAL_STATUS + number)
+
+        threading.Thread(target=watch, name="end-of-closing", daemon=True).start()
 
     def _watch(self, timeout_s: float) -> None:
         os.write(2, b"fastvideo: stopped by SIGTERM; finishing the step to save it\n")

@@ -16,6 +16,8 @@ import sys
 import tempfile
 import threading
 import warnings
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,7 +56,7 @@ from fastvideo.train.trainer import Trainer
 from fastvideo.train.yaml_file import dump_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from fastvideo.observability import Telemetry
     from fastvideo.profiler import TorchProfilerController
@@ -66,6 +68,7 @@ RUN_FILE_NAME = "run.yaml"
 """Name under which the tracker keeps the run file, as it is after overrides."""
 
 _TRACING_S: Final = 3.0
+_CLOSING_S: Final = 10.0
 _CONFIG_MODULES = (
     "fastvideo.train.builder",
     "fastvideo.train.callbacks.validation",
@@ -152,12 +155,36 @@ def _run(arguments: TrainArguments, termination: Termination) -> None:
             logger.warning("stopping on %s; writing what is pending", stop.signal.name)
         raise
     finally:
-        if controller is not None:
-            _stop_tracing(controller, error)
-        cleanup_dist_env_and_memory()
-        set_collective_wait(None)
-        if telemetry is not None:
-            telemetry.shutdown(error=error, linger=True)
+        failed = error is not None and not isinstance(error, Terminated)
+        with termination.closing(_CLOSING_S) if failed else nullcontext():
+            _close(controller, telemetry, error)
+
+
+def _close(
+    controller: TorchProfilerController | None,
+    telemetry: Telemetry | None,
+    error: BaseException | None,
+) -> None:
+    """Ends what was started, each part whatever becomes of the others.
+
+    After an error the process group comes last, since leaving it may wait for ranks that are gone.
+    At a good end it comes before the telemetry, which goes on serving for a while.
+    """
+    parts: list[Callable[[], object]] = [cleanup_dist_env_and_memory]
+    if telemetry is not None:
+        parts.insert(
+            0 if error else 1, partial(telemetry.shutdown, error=error, linger=error is None)
+        )
+    if controller is not None:
+        parts.insert(0, partial(_stop_tracing, controller, error))
+    set_collective_wait(None)
+    for close in parts:
+        try:
+            close()
+        except Exception:
+            if error is None:
+                raise
+            logger.exception("after the error that ended the run, closing it failed as well")
 
 
 def _build(cfg: RunConfig) -> tuple[TrainingMethod, Any, int]:

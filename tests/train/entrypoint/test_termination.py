@@ -64,6 +64,38 @@ def test_late_second_signal_ends_a_stuck_flush() -> None:
     assert (output, child.returncode) == ("", 143)
 
 
+CLOSING = """
+import os, signal, sys, time
+from fastvideo.train.entrypoint.termination import terminate_by_exception
+
+with terminate_by_exception() as termination:
+    try:
+        raise RuntimeError("a peer is gone")
+    finally:
+        with termination.closing({timeout}):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep({takes})
+            print("closed", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("timeout", "takes", "expected"), [(30, 0, ("closed\n", 1, True)), (0.2, 30, ("", 143, False))]
+)
+def test_a_run_that_failed_is_closed_first(
+    timeout: float, takes: float, expected: tuple[str, int, bool]
+) -> None:
+    """The launcher's signal hides neither the error nor what is closed; what is stuck it ends."""
+    child = subprocess.run(
+        [sys.executable, "-c", CLOSING.format(timeout=timeout, takes=takes)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (child.stdout, child.returncode, "a peer is gone" in child.stderr) == expected
+
+
 def test_handlers_are_restored() -> None:
     """Afterwards the signals do what they did before."""
     before = signal.getsignal(signal.SIGTERM)

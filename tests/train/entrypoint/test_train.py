@@ -164,20 +164,31 @@ def test_exports_of_a_stopped_run_are_not_waited_for(
 
 @pytest.mark.usefixtures("_in_process")
 def test_exception_stops_the_profiler_and_leaves_the_process_group(
-    run_file: Path, monkeypatch: pytest.MonkeyPatch
+    run_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What was started is ended in `finally`, and the exception passes unchanged."""
+    """Each part that was started is ended, though one breaks; the exception passes unchanged."""
     ended: list[str] = []
 
     class Controller:
         def stop(self) -> None:
             ended.append("profiler")
 
+    class Telemetry:
+        def shutdown(self, *, error: BaseException | None = None, linger: bool = False) -> None:
+            ended.append(f"telemetry after {type(error).__name__}, linger {linger}")
+            message = "and this part breaks as well"
+            raise OSError(message)
+
+    telemetry = Telemetry()
+    for name in ("describe", "add_collective_wait"):
+        monkeypatch.setattr(telemetry, name, lambda *_, **__: None, raising=False)
+    monkeypatch.setattr(train, "start_telemetry", lambda settings: telemetry)
     monkeypatch.setattr(train, "get_or_create_profiler", lambda directory: Controller())
     monkeypatch.setattr(train, "cleanup_dist_env_and_memory", lambda: ended.append("group"))
     with pytest.raises(RuntimeError, match="broken on purpose at step 2"):
         train.main(["--config", str(run_file), "--method.fail_at=2"])
-    assert ended == ["profiler", "group"]
+    assert "closing it failed as well" in capsys.readouterr().err
+    assert ended == ["profiler", "telemetry after RuntimeError, linger False", "group"]
 
 
 @pytest.mark.usefixtures("_in_process")
