@@ -44,8 +44,16 @@ def telling_of_files(what: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        message = f"{what} {path}: {error.strerror or error}{free_space(path)}"
+        message = f"{what} {path}: {_reason(error)}{free_space(path)}"
         raise CheckpointWriteError(message) from error
+
+
+def _reason(error: OSError) -> str:
+    """Returns why; where copying a tree failed for many files, why it did for the first."""
+    if isinstance(error, shutil.Error) and isinstance(error.args[0], list):
+        _, _, first = error.args[0][0]
+        return str(first)
+    return error.strerror or str(error)
 
 
 def free_space(path: Path) -> str:

@@ -188,13 +188,14 @@ class Tracker:
         for position, backend in enumerate(self.backends):
             try:
                 call(position, backend)
-            except Exception:
+            except Exception as error:
                 self._failures[position] += 1
                 if self._failures[position] == 1:
                     logger.warning(
-                        "tracker %s failed; training goes on, and later failures are only counted",
-                        backend.name,
-                        exc_info=True,
+                        "tracker %s failed (%s: %s); training goes on, and later failures are only "
+                        "counted",
+                        *(backend.name, type(error).__name__, error),
+                        exc_info=not isinstance(error, OSError),  # a full disk is explained by it
                     )
 
 

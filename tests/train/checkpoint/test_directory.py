@@ -101,3 +101,17 @@ def test_errors_of_the_disk_say_how_much_is_free(tmp_path: Path) -> None:
         raise OSError(28, os.strerror(28))
     assert f"cannot write {tmp_path}/x: No space left on device; " in str(caught.value)
     assert str(caught.value).endswith(" MiB are free there")
+
+
+def test_a_copy_that_fails_for_many_files_names_the_first(tmp_path: Path) -> None:
+    """Shutil's error tells of each of them, in one endless line."""
+    full = f"[Errno 28] {os.strerror(28)}"
+    failed = [(f"a/{name}", f"b/{name}", f"{full}: 'a/{name}' -> 'b/{name}'") for name in "xyz"]
+    with (
+        pytest.raises(CheckpointWriteError) as caught,
+        telling_of_files("cannot write", tmp_path),
+    ):
+        raise shutil.Error(failed)
+    message = str(caught.value)
+    assert message.startswith(f"cannot write {tmp_path}: {full}: 'a/x' -> 'b/x'; ")
+    assert "a/y" not in message
