@@ -123,7 +123,8 @@ def fetch(
         window: The time it shows, at the panel's density.
 
     Returns:
-        The series, targets in their order, series of a target by name.
+        The series, targets in their order, series of a target by name, but for those that
+        Prometheus sorts.
 
     Raises:
         PrometheusError: Prometheus does not answer, or refuses a query.
@@ -133,9 +134,10 @@ def fetch(
         if target.get("hide") or not target.get("expr"):
             continue
         ref = target.get("refId") or chr(ord("A") + index)
-        _, found = answer_target(target, prometheus, choices, window)
+        sent, found = answer_target(target, prometheus, choices, window)
         named = [(legend(target.get("legendFormat", ""), one.labels), one) for one in found]
-        named.sort(key=lambda pair: natural_key(pair[0]))
+        if not sent.startswith("sort"):
+            named.sort(key=lambda pair: natural_key(pair[0]))
         frames += [
             Frame(_display_name(panel, name, ref), ref, one, settings(panel, name, ref))
             for name, one in named

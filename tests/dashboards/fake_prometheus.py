@@ -100,7 +100,8 @@ def _series(expr: str) -> list[dict[str, str]]:
     if "le" in [name.strip() for names in _LABELS.findall(expr) for name in names.split(",")]:
         return [{"le": bound} for bound in ("0.5", "1", "2", "+Inf")]
     kind = {"run": "a", "region": "training_forward", "step_kind": "critic", "host": "node0"}
-    return [{"rank": str(rank), **kind} for rank in range(2)]
+    ranks = (1, 0) if expr.startswith("sort_desc") else (0, 1)
+    return [{"rank": str(rank), **kind} for rank in ranks]
 
 
 def _data(data: Any) -> dict[str, Any]:

@@ -323,6 +323,15 @@ def test_a_repeated_panel_is_drawn_for_each_value() -> None:
     ]
 
 
+def test_series_that_prometheus_sorts_keep_their_order(fake: FakePrometheus) -> None:
+    """Others are in the order of their names."""
+    of = panel("bargauge")
+    for expr, order in (("sort_desc(x)", ["rank 1", "rank 0"]), ("x", ["rank 0", "rank 1"])):
+        target = {**of["targets"][0], "expr": expr, "instant": True}
+        found = fetch({**of, "targets": [target]}, Prometheus(fake.url), {}, WINDOW)
+        assert [frame.name for frame in found] == order
+
+
 def test_a_panels_own_interval_is_its_step(fake: FakePrometheus) -> None:
     """And the panel's width says how many points there are at most."""
     of = panel("timeseries", interval="60s")

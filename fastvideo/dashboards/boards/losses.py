@@ -93,6 +93,7 @@ def _losses() -> tuple[Panel, ...]:
             Target(f"max by (run, loss) ({of_term})", "highest rank · {{run}}"),
             Target(f"min by (run, loss) ({of_term})", "lowest rank · {{run}}"),
             Target(f"avg by (run, loss) ({of_term})", "mean · {{run}}"),
+            width=24,
             height=9,
             overrides=(Override("/^(highest|lowest)/", _FAINT, is_pattern=True),),
             repeat="loss",

@@ -216,7 +216,7 @@ def _all_ranks() -> Panel:
         "Value #C": "waiting",
         "Value #D": "data wait",
         "Value #E": "step",
-        "Value #F": "last step ended",
+        "Value #F": "last step ended … ago",
         "local_rank": "local rank",
     }
     units = (
@@ -224,7 +224,7 @@ def _all_ranks() -> Panel:
         column("waiting", "s"),
         column("data wait", "percentunit", decimals=1),
         column("step", "none"),
-        column("last step ended", "s", decimals=0),
+        column("last step ended … ago", "s", decimals=0),
     )
     return table(
         "Ranks that report",
@@ -240,6 +240,7 @@ def _all_ranks() -> Panel:
         Target(age),
         hide=("Value #A",),
         columns=columns,
+        first=("run", "rank", "host", "local_rank", "device"),
         overrides=units,
         options=(("sortBy", [{"displayName": "own work", "desc": True}]),),
         width=24,

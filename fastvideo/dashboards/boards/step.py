@@ -146,7 +146,9 @@ def _spread() -> tuple[Panel, ...]:
             "stall; open the trace of one.",
             queries.STEP,
             where=f'{queries.RANKS},step_kind=~"$step_kind"',
+            width=24,
             repeat="step_kind",
+            per_row=2,
         ),
         lines(
             "Median and 95th percentile step (bucketed)",
@@ -156,6 +158,7 @@ def _spread() -> tuple[Panel, ...]:
             *quantiles,
             unit="s",
             minimum=0,
+            width=24,
         ),
     )
 
@@ -179,16 +182,12 @@ def _inside() -> tuple[Panel, ...]:
             no_value=_NO_INNER,
         ),
         lines(
-            "Mean time in a region, per entry",
-            "How long is one entry? Mean of fastvideo_region_duration_seconds: a forward pass of "
-            "one micro-batch, where a step has several. Regions that are not entered have no "
-            "line. A rise is bad.",
+            "Mean time in a region of a step, per entry",
+            "How long is one entry? Mean of fastvideo_region_duration_seconds of the regions that "
+            "a step consists of: a forward pass of one micro-batch, where a step has several. A "
+            "rise is bad.",
             Target(
-                queries.mean(
-                    queries.REGION,
-                    by="run, region",
-                    where=f'{queries.RANKS},region!="training_train"',
-                ),
+                queries.mean(queries.REGION, by="run, region", where=_OF_PARTS),
                 "{{region}} · {{run}}",
                 min_interval=SMOOTH,
             ),
