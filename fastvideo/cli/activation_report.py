@@ -112,19 +112,21 @@ def _table(rows: list[tuple[str, ...]], styles: list[str]) -> RenderableType:
 
 
 def _rows(shown: list[LayerDifferences]) -> list[tuple[str, ...]]:
-    """Returns the cells of the table; roles are named only where there are several."""
-    several = len({layer.first.key.role for layer in shown}) > 1
-    return [_cells(layer, with_role=several) for layer in shown]
+    """Returns the cells of the table; roles and loops are named only where there are several."""
+    roles = len({layer.first.key.role for layer in shown}) > 1
+    loops = len({layer.first.key.step.loop for layer in shown}) > 1
+    return [_cells(layer, with_role=roles, with_loop=loops) for layer in shown]
 
 
-def _cells(layer: LayerDifferences, *, with_role: bool) -> tuple[str, ...]:
+def _cells(layer: LayerDifferences, *, with_role: bool, with_loop: bool) -> tuple[str, ...]:
     first = layer.first
     what = f"{first.kind}: {first.statistic}" if first.statistic else first.kind
+    step = first.key.step if with_loop else first.key.step._replace(loop="")
     call = f", call {first.key.call}" if first.key.call else ""
     return (
         _layer(first, with_role=with_role),
         what,
-        str(first.key.step).removeprefix("step ") + call,
+        str(step).removeprefix("step ") + call,
         first.in_a or "-",
         first.in_b or "-",
         "" if layer.worst is None else f"{layer.worst:.1e}",

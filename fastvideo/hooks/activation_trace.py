@@ -133,7 +133,7 @@ def attach_activation_trace(model: nn.Module, *, role: str = "") -> ActivationTr
         ConfigError: One of the ``FASTVIDEO_TRACE_*`` variables cannot be used.
     """
     model = getattr(model, "_orig_mod", model)
-    present = _attached.get(model)
+    present = _attached.get(model) if _attached else None
     if present is not None:
         return present
     settings = TraceSettings.from_env()
