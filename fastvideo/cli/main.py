@@ -6,6 +6,7 @@ heavy is imported before a command runs, so help appears at once.
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,7 @@ COMMANDS = (
 _DESCRIPTION = "Train video diffusion models and see where every step's time goes."
 _EPILOG = "Each command has its own help: fastvideo COMMAND --help"
 _USAGE_ERROR = 2
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def build_parser() -> HelpfulParser:
@@ -66,8 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The words after `fastvideo`; by default this process's.
 
     Returns:
-        The exit status: 0 for success, 2 for a mistake of the caller, which is one line on
-        standard error. Anything unexpected leaves as an exception with its traceback.
+        The exit status: 0 for success, 2 for a mistake of the caller or a file that cannot be read
+        or written, which is one line on standard error. Anything unexpected leaves as an exception
+        with its traceback.
     """
     parser = build_parser()
     args, rest = parser.parse_known_args(sys.argv[1:] if argv is None else list(argv))
@@ -81,6 +84,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(args.run(args))
     except (FastVideoError, FileNotFoundError) as error:
         sys.stderr.write(f"error: {error}\n")
+        return _USAGE_ERROR
+    except OSError as error:
+        if error.filename is None and error.errno not in _DISK_ERRORS:
+            raise
+        place = "" if error.filename is None else f"{error.filename}: "
+        sys.stderr.write(f"error: {place}{error.strerror}\n")
         return _USAGE_ERROR
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import io
 import os
@@ -151,14 +152,43 @@ def test_mistakes_of_the_caller_are_one_line(
     assert capsys.readouterr().err == f"error: {error}\n"
 
 
-def test_unexpected_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (FileExistsError(errno.EEXIST, "File exists", "out"), "out: File exists"),
+        (PermissionError(errno.EACCES, "Permission denied", "/out"), "/out: Permission denied"),
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+    ],
+)
+def test_a_place_that_cannot_be_written_to_is_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: OSError,
+    message: str,
+) -> None:
+    """Wherever a command comes upon it: the file and the reason, with status 2."""
+
+    def run(args: Any) -> int:
+        raise error
+
+    _command(monkeypatch, run)
+    assert cli.main(["fake"]) == 2
+    assert capsys.readouterr().err == f"error: {message}\n"
+
+
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError(), ConnectionResetError(errno.ECONNRESET, "x")]
+)
+def test_unexpected_errors_keep_their_traceback(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     """What nobody foresaw is not hidden."""
 
     def run(args: Any) -> int:
-        raise ZeroDivisionError
+        raise error
 
     _command(monkeypatch, run)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(type(error)):
         cli.main(["fake"])
 
 
