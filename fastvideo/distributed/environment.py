@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -119,10 +119,26 @@ def _join(device: torch.device) -> None:
             "torchrun, which sets all of them, or unset WORLD_SIZE for a single process"
         )
         raise ConfigError(message)
+    options: dict[str, Any] = _store_of_this_start()
     if device.type == "cuda":
-        dist.init_process_group("nccl", device_id=device)
+        dist.init_process_group("nccl", device_id=device, **options)
     else:
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo", **options)
+
+
+def _store_of_this_start() -> dict[str, Any]:
+    """Returns where ranks that torchrun has started again find each other.
+
+    With fixed ranks, torchrun keeps one store for all starts of a machine's ranks, and torch writes
+    the same keys in each: without names of their own, ranks would find the addresses of those that
+    have died. Several machines count their starts differently, and get a new store each time.
+    """
+    restarts = _env_int("TORCHELASTIC_RESTART_COUNT", 0)
+    if restarts == 0 or _env_int("GROUP_WORLD_SIZE", 1) > 1:
+        return {}
+    store, rank, world_size = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+    store = dist.PrefixStore(f"start_{restarts}", store)  # type: ignore[attr-defined]
+    return {"store": store, "rank": rank, "world_size": world_size}
 
 
 def _make_world_group(device: torch.device) -> RankGroup:

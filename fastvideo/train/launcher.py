@@ -178,8 +178,8 @@ def restarts_asked_for(environ: Mapping[str, str]) -> int:
 def _rendezvous(environ: Mapping[str, str], *, restarts: int) -> tuple[str, ...]:
     """Returns torchrun's options on where the ranks meet.
 
-    The fixed ranks of several machines cannot meet a second time, so machines that may start
-    again meet in a store that the first of them keeps, and may get other ranks there.
+    Machines with fixed ranks do not hear that the ranks of another one have failed. Those that may
+    start again meet in a store that the first of them keeps, and may get other ranks there.
     """
     nodes = _whole_number(environ, "NNODES", 1)
     node = _node_rank(environ, nodes)

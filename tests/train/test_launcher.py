@@ -157,7 +157,7 @@ def test_restarts_on_one_machine_keep_the_port() -> None:
 
 
 def test_machines_that_may_start_again_meet_at_the_first() -> None:
-    """Fixed ranks cannot meet twice, so the first machine keeps a store, and only it does."""
+    """The first machine keeps the store, and only it does."""
     environ = {"NNODES": "2", "MASTER_ADDR": "10.0.0.1", "MAX_RESTARTS": "2"}
     first, second = (_plan(environ | {"NODE_RANK": rank}) for rank in "01")
     for plan in (first, second):

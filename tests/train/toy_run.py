@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+from fastvideo.distributed import get_world_rank
+from fastvideo.train.callbacks import Callback
 from fastvideo.train.methods.base import StepResult, TrainingMethod
 from fastvideo.train.models.base import ModelBase
 
@@ -110,6 +113,26 @@ class ToyMethod(TrainingMethod):
     def get_lr_schedulers(self, iteration: int) -> list[Any]:
         """Steps the schedule every time."""
         return list(self._lr_scheduler_dict.values())
+
+
+class DieOnce(Callback):
+    """Kills one rank in a step, unless that has happened before.
+
+    Args:
+        rank: Which rank.
+        step: In which step.
+        marker: A file that says that it has happened.
+    """
+
+    def __init__(self, *, rank: int, step: int, marker: str) -> None:
+        self._where = rank, step
+        self._marker = Path(marker)
+
+    def on_before_optimizer_step(self, method: Any, iteration: int = 0) -> None:
+        """Is called in the step."""
+        if (get_world_rank(), iteration) == self._where and not self._marker.exists():
+            self._marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class NotAModel:

@@ -43,6 +43,7 @@ _SIGNAL_STATUS: Final = 128
 _ENDED_BY_SIGTERM: Final = (_SIGNAL_STATUS + signal.SIGTERM, -signal.SIGTERM)
 _SHUTDOWN_VARIABLE: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 _FLUSH_S: Final = 30
+_ONE_STORE_VARIABLE: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 _TORCHRUN_LOGGERS: Final = (
     "torch.distributed.elastic.agent.server.api",
     "torch.distributed.elastic.multiprocessing.api",
@@ -162,6 +163,9 @@ def _launch(argv: list[str], signals: _Signals) -> int:
     cfg = check_launch(parse_arguments(options.training_script_args))
     check_restarts(cfg.training.checkpoint, options.max_restarts)
     os.environ.setdefault(_SHUTDOWN_VARIABLE, str(grace_s(cfg.training.checkpoint)))
+    if options.max_restarts:
+        # Machines would share one store for all starts, and find the addresses of dead ranks there.
+        os.environ.setdefault(_ONE_STORE_VARIABLE, "1")
     options.signals_to_handle = _LEFT_TO_TORCHRUN
     for name in _TORCHRUN_LOGGERS:
         logging.getLogger(name).addFilter(_is_news)
