@@ -22,13 +22,14 @@ sys.path.insert(0, str(DOCS.parent / "tests" / "integration" / "stack"))
 
 from live_stack import RULES, LivePrometheus, scale_dashboard, scale_rules  # noqa: E402
 from observed_run import ObservedRun, tiny_assets  # noqa: E402
-from PIL import Image  # noqa: E402
+from PIL import Image, ImageColor  # noqa: E402
 from recorded_run import NAME as RECORDED  # noqa: E402
 from recorded_run import RecordedRun  # noqa: E402
 from scenario import SECONDS  # noqa: E402
 
 from fastvideo.dashboards import all_dashboards, to_json  # noqa: E402
 from fastvideo.dashboards.draw import draw_dashboard  # noqa: E402
+from fastvideo.dashboards.palette import ACCENT, CLASSIC, FAINT, TEXT, color  # noqa: E402
 from fastvideo.dashboards.substitute import Window  # noqa: E402
 
 if TYPE_CHECKING:
@@ -40,6 +41,12 @@ SHOWN_S: Final = 240.0
 PACE: Final = {"forward_s": 0.3}
 MADE_UP: Final = ("device", "checkpoint-validation", "inference")
 COLOURS: Final = 256
+MARKED: Final = (
+    ACCENT,
+    FAINT,
+    TEXT,
+    *map(color, ("green", "yellow", "orange", "red", "blue", "purple")),
+)
 
 RUNS: Final[dict[str, tuple[str, dict[str, Any], tuple[str, ...]]]] = {
     "healthy": ("a", {}, ("overview", "step", "data", "ranks", "losses", "telemetry")),
@@ -66,12 +73,14 @@ def draw(prometheus: LivePrometheus, run: str, boards: Iterable[str], directory:
 
 
 def shrink(path: Path) -> None:
-    """Keeps the colours of a picture that are used most, which areas and lines are drawn in."""
+    """Keeps the colours that mean something and, of the others, those that are used most."""
     with Image.open(path) as picture:
         full = picture.convert("RGB")
     used = sorted(full.getcolors(full.width * full.height) or [], reverse=True)[:COLOURS]
     palette = Image.new("P", (1, 1))
-    palette.putpalette([part for _, color in used for part in color])
+    meant = [ImageColor.getrgb(code) for code in (*CLASSIC, *MARKED)]
+    kept = dict.fromkeys([*meant, *(shade for _, shade in used)])
+    palette.putpalette([part for shade in list(kept)[:COLOURS] for part in shade])
     full.quantize(palette=palette, dither=Image.Dither.NONE).save(path, optimize=True)
 
 

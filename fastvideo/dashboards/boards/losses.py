@@ -23,7 +23,6 @@ _TERMS: Final = Variable(
     all=True,
 )
 _ALL_FINITE: Final = "all losses are finite"
-_NO_ERRORS: Final = "no step raised"
 _FAINT: Final = (("color", {"mode": "fixed", "fixedColor": "#6e7079"}),)
 _TO_RANK: Final = link_to("fastvideo-ranks", choose=("run", "rank"))
 
@@ -166,18 +165,15 @@ def _errors() -> tuple[Panel, ...]:
         ),
         lines(
             "Errors, by type",
-            f"What was raised? {_ERRORS} by type, over the chosen ranks, those that occurred. "
-            "OutOfMemoryError: see the memory of the device. DistBackendError: a rank was lost "
-            "before.",
+            f"What was raised? {_ERRORS} by type, over the chosen ranks. OutOfMemoryError: see the "
+            "memory of the device. DistBackendError: a rank was lost before.",
             Target(
-                f"sum by (run, error_type) ({_ERRORS}{{{queries.RANKS}}}) > 0",
+                f"sum by (run, error_type) ({_ERRORS}{{{queries.RANKS}}})",
                 "{{error_type}} · {{run}}",
-                may_be_empty=_NO_ERRORS,
             ),
             minimum=0,
             decimals=0,
             height=6,
-            no_value="none",
             links=(link_to("fastvideo-device", choose=("run",)),),
         ),
     )

@@ -252,16 +252,11 @@ def _numbers() -> tuple[Panel, ...]:
         ),
         lines(
             "Errors inside telemetry, by part",
-            f"Which part fails? {_SINKS} by the part that raised, over the chosen ranks, those "
-            "parts that did. A line that rises is bad.",
-            Target(
-                f"sum by (run, sink) ({_SINKS}{{{queries.RANKS}}}) > 0",
-                "{{sink}} · {{run}}",
-                may_be_empty="no part raised",
-            ),
+            f"Which part fails? {_SINKS} by the part that raised, over the chosen ranks. A line "
+            "that rises is bad.",
+            Target(f"sum by (run, sink) ({_SINKS}{{{queries.RANKS}}})", "{{sink}} · {{run}}"),
             minimum=0,
             decimals=0,
-            no_value="none",
             width=8,
         ),
         lines(
