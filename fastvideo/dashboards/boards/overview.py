@@ -133,13 +133,13 @@ def _pace() -> tuple[Panel, ...]:
             "Step vs last hour → Step anatomy",
             "Did steps become slower? fastvideo_training_step_duration_seconds, the mean over 5 "
             "minutes against the lower quartile of such means in the last hour, or since the run "
-            "began, for the kind of step that changed most. Above 15 %: see which region grew. "
+            "began, for the kind of step that changed most. Above 25 %: see which region grew. "
             "Above 50 % an alert fires, if nothing known explains it.",
             Target(slower, "{{run}}", min_interval=OVER_5_MIN),
             unit="percentunit",
             decimals=1,
             no_value="no steps",
-            thresholds=limits(0.15, 0.5),
+            thresholds=limits(0.25, 0.5),
             links=(link_to("fastvideo-step"),),
         ),
         stat(
