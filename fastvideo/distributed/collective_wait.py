@@ -6,8 +6,8 @@ its place here is the same communication with a clock around it. On a CPU the cl
 since gloo returns when the collective is done. On a CUDA device events bracket it in the stream it
 runs in, and are read later without waiting.
 
-What FSDP2 offers no hook for is not seen: the all-reduce between replicas of a hybrid mesh, and
-unshards that a program starts asynchronously.
+What FSDP2 offers no hook for is not seen: unshards that a program starts asynchronously. How the
+exchange between replicas of a hybrid mesh is seen, :mod:`fastvideo.distributed.replica_wait` tells.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from torch.distributed.fsdp import FSDPModule
 
+from fastvideo.distributed.replica_wait import ReplicaClock
 from fastvideo.logger import init_logger
 from fastvideo.observability.metrics.device_time import DeviceTimer
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = init_logger(__name__)
 
-Collective = Literal["all_gather", "reduce_scatter", "grad_norm", "rollout"]
+Collective = Literal["all_gather", "reduce_scatter", "all_reduce", "grad_norm", "rollout"]
 
 _HOOKS: Final[tuple[Collective, ...]] = ("all_gather", "reduce_scatter")
 _POOL_SIZE: Final = 2048
@@ -111,6 +112,8 @@ class CollectiveWait:
             present = _communication(unit, collective)
             if isinstance(present, _TimedCollective) and present.wait is self:
                 _replace(unit, collective, present.inner)
+                if present.replicas is not None:
+                    present.replicas.stop(unit)
 
     def _observe(self, unit: FSDPModule, collective: Collective) -> bool:
         present = _communication(unit, collective)
@@ -118,7 +121,10 @@ class CollectiveWait:
             logger.debug("%s of %s is not timed", collective, type(unit).__name__)
             return False
         inner = present.inner if isinstance(present, _TimedCollective) else present
-        _replace(unit, collective, _TimedCollective(self, collective, inner))
+        replicas = None
+        if collective == "reduce_scatter" and ReplicaClock.applies_to(unit):
+            replicas = ReplicaClock(unit, say=self._say, timer=self._timer, clock=self._clock)
+        _replace(unit, collective, _TimedCollective(self, collective, inner, replicas))
         return True
 
     def _read(self, token: DeviceToken, milliseconds: float) -> None:
@@ -139,26 +145,39 @@ class _TimedCollective:
 
     Attributes:
         inner: What communicates.
+        replicas: The clock of what follows a reduction over shards, if there are replicas.
         wait: Whose clock it is.
     """
 
-    __slots__ = ("_collective", "inner", "wait")
+    __slots__ = ("_collective", "inner", "replicas", "wait")
 
-    def __init__(self, wait: CollectiveWait, collective: Collective, inner: Any) -> None:  # noqa: ANN401 - FSDP2's own classes are private
+    def __init__(
+        self,
+        wait: CollectiveWait,
+        collective: Collective,
+        inner: Any,  # noqa: ANN401 - FSDP2's own classes are private
+        replicas: ReplicaClock | None = None,
+    ) -> None:
         self.wait = wait
         self._collective = collective
         self.inner = inner
+        self.replicas = replicas
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Allocates as the inner one does."""
         tensor: Tensor = self.inner.allocate(size, dtype=dtype, device=device)
+        if self.replicas is not None and self.replicas.whole_copies:
+            self.replicas.ready(device)
         return tensor
 
     def __call__(self, output_tensor: Tensor, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - passed on
         if kwargs.get("async_op"):  # ends when its Work is waited for, which nobody tells us
             return self.inner(output_tensor, *args, **kwargs)
         with self.wait.timed(self._collective, output_tensor.device):
-            return self.inner(output_tensor, *args, **kwargs)
+            result = self.inner(output_tensor, *args, **kwargs)
+        if self.replicas is not None:
+            self.replicas.ready(output_tensor.device)
+        return result
 
 
 def observe_collectives(model: nn.Module, add: Callable[[str, float], None]) -> CollectiveWait:

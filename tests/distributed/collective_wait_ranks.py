@@ -117,9 +117,9 @@ def same_numbers(dtype: torch.dtype, mesh: tuple[int, int]) -> dict[str, Any]:
     }
 
 
-def late_rank() -> dict[str, float]:
+def late_rank(mesh: tuple[int, int]) -> dict[str, float]:
     """Lets rank 1 come late to every forward."""
-    model, seconds = sharded(torch.float32), Seconds()
+    model, seconds = sharded(torch.float32, mesh), Seconds()
     observe_collectives(model, seconds)
     train(model, late=True)
     return seconds.total
@@ -170,6 +170,46 @@ def put_on_and_off() -> dict[str, Any]:
     }
 
 
+def own_hook() -> dict[str, Any]:
+    """Observes twice over a program's own hook of the exchange between replicas, and stops."""
+    model = sharded(torch.float32, (2, 1))
+    calls: list[int] = []
+    units = [model, *model.blocks]
+
+    def own(output: torch.Tensor) -> None:
+        calls.append(output.numel())
+
+    for unit in units:
+        unit.set_all_reduce_hook(own)
+    first, second = Seconds(), Seconds()
+    CollectiveWait(first).observe(model)
+    wait = CollectiveWait(second)
+    wait.observe(model)
+    train(model)
+    own_calls = len(calls)
+    wait.stop(model)
+    hooks = [unit._get_fsdp_state()._fsdp_param_groups[0]._all_reduce_hook for unit in units]
+    train(model)
+    return {
+        "first": first.calls,
+        "second": second.calls,
+        "own_calls": own_calls,
+        "restored": hooks == [own] * 3,
+        "after": len(calls),
+    }
+
+
+def rounds() -> dict[str, int]:
+    """Exchanges in the second of two rounds only."""
+    model, seconds = sharded(torch.float32, (2, 1)), Seconds()
+    observe_collectives(model, seconds)
+    reduction = distributed.GradientReduction(model, every_round=True)
+    for last in (False, True):
+        reduction.before_backward(last=last)
+        model(torch.ones(1, 5)).sum().backward()
+    return seconds.calls
+
+
 def asynchronous() -> dict[str, Any]:
     """Unshards asynchronously, which ends out of sight."""
     model, seconds = sharded(torch.float32), Seconds()
@@ -205,7 +245,9 @@ def main(out: str) -> None:
             for dtype in (torch.float32, torch.bfloat16)
             for mesh in ((1, 2), (2, 1))
         },
-        "late_rank": late_rank(),
+        "late_rank": {str(mesh): late_rank(mesh) for mesh in ((1, 2), (2, 1))},
+        "own_hook": own_hook(),
+        "rounds": rounds(),
         "grad_norm": grad_norm(),
         "put_on_and_off": put_on_and_off(),
         "asynchronous": asynchronous(),

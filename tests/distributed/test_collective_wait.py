@@ -51,16 +51,20 @@ def test_numbers_are_bit_equal_with_clocks(ranks: list[dict[str, Any]], dtype: s
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("dtype", ["torch.float32", "torch.bfloat16"])
-def test_replicas_have_nothing_to_gather(ranks: list[dict[str, Any]], dtype: str) -> None:
-    """In a mesh of replicas only, numbers are the same as well, and nothing is claimed."""
+def test_replicas_have_only_gradients_to_exchange(ranks: list[dict[str, Any]], dtype: str) -> None:
+    """In a mesh of replicas numbers are the same as well; each unit exchanges once a step."""
     for rank in ranks:
-        assert rank["same_numbers"][f"{dtype} (2, 1)"] == {"equal": True, "calls": {}}
+        assert rank["same_numbers"][f"{dtype} (2, 1)"] == {
+            "equal": True,
+            "calls": {"all_reduce": 3 * 3},
+        }
 
 
 @pytest.mark.distributed
-def test_the_late_rank_waits_least(ranks: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize("mesh", ["(1, 2)", "(2, 1)"])
+def test_the_late_rank_waits_least(ranks: list[dict[str, Any]], mesh: str) -> None:
     """Rank 0 waits as long as rank 1 is late."""
-    waited = [sum(rank["late_rank"].values()) for rank in ranks]
+    waited = [sum(rank["late_rank"][mesh].values()) for rank in ranks]
     assert waited[0] >= 0.9 * LATE_S
     assert waited[0] - waited[1] >= 0.5 * LATE_S
 
@@ -93,6 +97,25 @@ def test_observing_twice_counts_once(ranks: list[dict[str, Any]]) -> None:
         found = rank["put_on_and_off"]
         assert (found["first"], found["second"]["all_gather"]) == ({}, 18)
         assert found["still_observed"]
+
+
+@pytest.mark.distributed
+def test_a_programs_own_hook_is_kept(ranks: list[dict[str, Any]]) -> None:
+    """It is called below the clock, once for each exchange, and comes back; clocks count once."""
+    for rank in ranks:
+        assert rank["own_hook"] == {
+            "first": {},
+            "second": {"all_reduce": 9},
+            "own_calls": 9,
+            "restored": True,
+            "after": 9 + 3 * 3,
+        }
+
+
+@pytest.mark.distributed
+def test_rounds_without_exchange_are_not_timed(ranks: list[dict[str, Any]]) -> None:
+    """Three units exchange in the second of two rounds."""
+    assert [rank["rounds"] for rank in ranks] == [{"all_reduce": 3}] * 2
 
 
 @pytest.mark.distributed
