@@ -145,7 +145,10 @@ def write_tiny_wan_model(out: str | Path, *, seed: int = 0) -> Path:
     target = Path(out).expanduser().absolute()
     _check_replaceable(target)
     with _staging_directory(target) as staging, quiet_transformers():
-        _build_pipeline(seed).save_pretrained(staging)
+        pipeline = _build_pipeline(seed)
+        # transformers would leave it to rank 0, but whichever rank comes first writes the model.
+        pipeline.text_encoder.should_save_on_this_rank = bool
+        pipeline.save_pretrained(staging)
         _mark_and_move(staging, target, seed)
     return target
 

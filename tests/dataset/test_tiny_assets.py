@@ -174,6 +174,17 @@ def test_processes_that_start_together_share_one_model(tiny_model: Path, tmp_pat
     assert contents(directory) == contents(tiny_model)
 
 
+def test_any_rank_writes_all_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the text encoder, which transformers writes on rank 0 only."""
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda *_: 1)
+    model = write_tiny_wan_model(tmp_path / "model")
+    assert {path.name for path in (model / "text_encoder").iterdir()} == {
+        "config.json",
+        "model.safetensors",
+    }
+
+
 def test_a_damaged_cached_model_is_written_again(tiny_model: Path, tmp_path: Path) -> None:
     """A truncated file is noticed; an intact model is left as it is."""
     directory = cached_tiny_wan_model(tmp_path)

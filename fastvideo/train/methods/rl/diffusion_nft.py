@@ -20,7 +20,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 import torch
 
 from fastvideo.dataset.sampler import stable_hash
-from fastvideo.distributed import get_dp_rank, get_dp_world_size, get_world_group
+from fastvideo.distributed import (
+    GradientReduction,
+    get_dp_rank,
+    get_dp_world_size,
+    get_world_group,
+)
 from fastvideo.errors import ConfigError
 from fastvideo.train.callbacks.ema import ShadowWeights
 from fastvideo.train.callbacks.grad_clip import clip_gradients
@@ -109,6 +114,10 @@ class DiffusionNFTMethod(TrainingMethod):
         self.student.init_preprocessors(self.training_config)
         self.student.set_requires_negative_conditioning(self.config.needs_negative_prompt)
         self._sigmas = sigma_grid(self.config.sampling_steps, self.student.noise_scheduler.shift)
+        self._reduction = GradientReduction(
+            self.student.transformer,
+            every_round=self.training_config.distributed.reduce_every_round,
+        )
         self._build_optimizer()
 
     def _build_optimizer(self) -> None:
@@ -272,6 +281,8 @@ class DiffusionNFTMethod(TrainingMethod):
                 [torch.randperm(self.config.sampling_steps, generator=draw) for draw in draws]
             )
             for number in range(self.config.num_train_timesteps):
+                is_last_step = number == self.config.num_train_timesteps - 1
+                self._reduction.before_backward(last=is_last_step and rollout is rollouts[-1])
                 noise = _normal_of(rollout.clean, draws)
                 sigma = torch.tensor([self._sigmas[step] for step in steps[:, number].tolist()])
                 losses = self._losses(rollout, noise, sigma.to(noise.device))
