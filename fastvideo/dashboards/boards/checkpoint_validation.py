@@ -36,15 +36,16 @@ def _event(metric: str, noun: str, verb: str) -> tuple[Panel, ...]:
         f"sum by (run) ({metric}_sum{{{queries.RANKS}}}) / "
         f"(sum by (run) ({metric}_count{{{queries.RANKS}}}) > 0)"
     )
+    seconds = f"avg by (run) (rate({metric}_sum{{{queries.RANKS}}}[{queries.WINDOW}]))"
     return (
         *_numbers(metric, noun, verb, none=none, whole=whole),
         lines(
             f"Share of time {verb}, over time",
             f"What share of the run's time goes into it? Seconds per second of {metric}, mean "
-            "over ranks, over two minutes. 100 % is a pause of the whole run; peaks that touch "
-            "each other are too much.",
+            "over ranks, over two minutes, counted where one ends; 100 % is a pause of two minutes "
+            "or more. Peaks that touch each other are too much.",
             Target(
-                f"avg by (run) (rate({metric}_sum{{{queries.RANKS}}}[{queries.WINDOW}]))",
+                f"clamp_max({seconds}, 1)",
                 "{{run}}",
                 min_interval=SMOOTH,
             ),

@@ -10,7 +10,6 @@ from fastvideo.dashboards.model import Dashboard, Panel, Row, Target
 from fastvideo.dashboards.panels import (
     ANY_IS_BAD,
     NONE_IS_GOOD,
-    OVER_5_MIN,
     PLAIN,
     SMOOTH,
     heat,
@@ -24,6 +23,7 @@ _DENOISING: Final = "fastvideo_inference_denoising_step_duration_seconds"
 _ERRORS: Final = "fastvideo_inference_errors_total"
 _PARTS: Final = "inference_(text_encoding|denoising|decoding)"
 _IDLE: Final = "no video was asked for"
+_NONE_NOW: Final = "none in 30 minutes"
 
 
 def dashboard() -> Dashboard:
@@ -47,40 +47,40 @@ def _rate(metric: str) -> str:
 
 
 def _target(expr: str) -> Target:
-    return Target(expr, "{{run}}", min_interval=OVER_5_MIN, may_be_empty=_IDLE)
+    return Target(expr, "{{run}}", min_interval="30m", may_be_empty=_IDLE)
 
 
 def _now() -> tuple[Panel, ...]:
     return (
         stat(
-            "Requests per minute",
-            f"How much is asked for? {_REQUEST}_count over 5 minutes, of the chosen ranks. 0 where "
-            "clients wait: nothing is finished.",
+            "Requests per minute, last 30 minutes",
+            f"How much is asked for? {_REQUEST}_count over 30 minutes, of the chosen ranks. 0 "
+            "where clients wait: nothing is finished.",
             _target("60 * " + _rate(f"{_REQUEST}_count")),
             unit="short",
             decimals=1,
-            no_value=_IDLE,
+            no_value=_NONE_NOW,
             thresholds=PLAIN,
             width=6,
         ),
         stat(
-            "Mean request",
-            f"How long does a video take? Mean of {_REQUEST} over 5 minutes. It depends on what "
+            "Mean request, last 30 minutes",
+            f"How long does a video take? Mean of {_REQUEST} over 30 minutes. It depends on what "
             "is asked for: compare like with like.",
             _target(queries.mean(_REQUEST, by="run", where=queries.RANKS)),
             unit="s",
-            no_value=_IDLE,
+            no_value=_NONE_NOW,
             thresholds=PLAIN,
             width=6,
         ),
         stat(
-            "Requests in flight, on average",
+            "In flight on average, last 30 minutes",
             f"How busy is it? Seconds per second of {_REQUEST}, counted when a request ends. As "
             "many as there are ranks: all are busy, and new requests wait.",
             _target(_rate(f"{_REQUEST}_sum")),
             unit="short",
             decimals=2,
-            no_value=_IDLE,
+            no_value=_NONE_NOW,
             thresholds=PLAIN,
             width=6,
         ),
