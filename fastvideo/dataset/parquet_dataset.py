@@ -12,8 +12,6 @@ import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
-import numpy as np
-import torch
 from torch.utils.data import Dataset
 
 from fastvideo.dataset.file_list import DataPath, get_parquet_files_and_length
@@ -21,11 +19,13 @@ from fastvideo.dataset.read_ahead import ReadAhead
 from fastvideo.dataset.row_groups import Row, RowGroupReader
 from fastvideo.dataset.sampler import DP_SP_BatchSampler, IndexBatch, stable_hash
 from fastvideo.dataset.schema import scalar_columns, tensor_column_parts, tensor_columns
-from fastvideo.dataset.tensors import StoredTensor, stack_tensors
+from fastvideo.dataset.tensors import StoredTensor, new_batch, stack_tensors
 from fastvideo.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import torch
 
     from fastvideo.dataset.arrow import pa
 
@@ -218,13 +218,14 @@ def pad_text(tensors: Sequence[StoredTensor], length: int) -> tuple[torch.Tensor
     for tensor in filled:
         _check_text_shape(tensor, filled[0])
     width = filled[0].shape[1] if filled else max(t.shape[-1] for t in tensors)
-    embeddings = np.zeros((len(tensors), length, width), dtype=np.float32)
-    mask = np.zeros((len(tensors), length), dtype=np.float32)
+    embeddings = new_batch((len(tensors), length, width), "float32", zeros=True)
+    mask = new_batch((len(tensors), length), "float32", zeros=True)
+    array = embeddings.numpy()
     for row, tensor in enumerate(tensors):
         tokens = 0 if tensor.is_empty else min(tensor.shape[0], length)
-        tensor.copy_rows_into(embeddings[row, :tokens], rows=tokens)
+        tensor.copy_rows_into(array[row, :tokens], rows=tokens)
         mask[row, :tokens] = 1.0
-    return torch.from_numpy(embeddings), torch.from_numpy(mask)
+    return embeddings, mask
 
 
 def _check_text_shape(tensor: StoredTensor, first: StoredTensor) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, final
 
+import numpy as np
+
 from fastvideo.dataset.arrow import pa, pq, unreadable
 from fastvideo.dataset.schema import tensor_column_parts
 from fastvideo.dataset.tensors import StoredTensor
@@ -51,11 +53,27 @@ class Row:
         data, shape, dtype = tensor_column_parts(name)
         return StoredTensor.checked(
             field=name,
-            data=self.table.column(data)[self.number].as_buffer(),
+            data=_bytes_at(self.table.column(data), self.number),
             shape=self.scalar(shape),
             dtype=self.scalar(dtype),
             source=self.source,
         )
+
+
+def _bytes_at(column: pa.ChunkedArray, number: int) -> Any:  # noqa: ANN401 - Arrow ships no types
+    """Returns the bytes of a row without a copy, which a scalar of Arrow is; None for a null."""
+    for chunk in column.chunks:
+        if number < len(chunk):
+            break
+        number -= len(chunk)
+    width = 8 if pa.types.is_large_binary(chunk.type) else 4
+    if width == 4 and not pa.types.is_binary(chunk.type):  # noqa: PLR2004 - bytes of an offset
+        return chunk[number].as_buffer()
+    if chunk.null_count and not chunk.is_valid()[number].as_py():
+        return None
+    _, offsets, values = chunk.buffers()
+    begin, end = np.frombuffer(offsets, f"<i{width}", 2, (chunk.offset + number) * width).tolist()
+    return b"" if values is None else values.slice(begin, end - begin)
 
 
 @final

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.utils.data import get_worker_info
 
 from fastvideo.dataset.schema import tensor_column_parts
 from fastvideo.errors import DataError
@@ -164,7 +165,28 @@ def stack_tensors(tensors: Sequence[StoredTensor]) -> torch.Tensor:
                 f"set with one size, or use a batch size of 1"
             )
             raise DataError(message)
-    batch = np.empty((len(tensors), *first.shape), dtype=_STORAGE[batch_dtype(tensors)])
+    batch = new_batch((len(tensors), *first.shape), _STORAGE[batch_dtype(tensors)])
+    array = batch.numpy()
     for number, tensor in enumerate(tensors):
-        tensor.copy_rows_into(batch[number, ...])
-    return torch.from_numpy(batch)
+        tensor.copy_rows_into(array[number, ...])
+    return batch
+
+
+def new_batch(shape: tuple[int, ...], dtype: str, *, zeros: bool = False) -> torch.Tensor:
+    """Returns a tensor for a batch.
+
+    In a worker process it lies in the memory that the training process will see, as in torch's own
+    collation, so that handing it over copies nothing.
+
+    Args:
+        shape: Shape.
+        dtype: NumPy's name of its data type.
+        zeros: Whether it must be zero everywhere; otherwise its content is undefined.
+    """
+    size = prod(shape) * np.dtype(dtype).itemsize
+    if get_worker_info() is None or size == 0:
+        return torch.from_numpy((np.zeros if zeros else np.empty)(shape, dtype=dtype))
+    # torch has no public name for it; new shared memory is zero.
+    storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call] # noqa: SLF001
+    kind = torch.from_numpy(np.empty(0, dtype=dtype)).dtype
+    return torch.empty(0, dtype=kind).set_(storage).reshape(shape)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fastvideo.dataset.row_groups import RowGroupReader
+from fastvideo.dataset.row_groups import RowGroupReader, _bytes_at
 from fastvideo.dataset.writer import write_parquet_atomically
 from fastvideo.errors import DataError
 
@@ -105,7 +105,7 @@ def test_pickled_reader_reads(tmp_path: Path) -> None:
 _FORK = """
 import os, sys
 import pyarrow.parquet as pq
-from fastvideo.dataset.row_groups import RowGroupReader
+from fastvideo.dataset.row_groups import RowGroupReader, _bytes_at
 from fastvideo.dataset.writer import write_parquet_atomically
 opened = []
 class Recording(pq.ParquetFile):
@@ -148,6 +148,20 @@ def test_damaged_row_group_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "0.parquet").write_bytes(content)
     with pytest.raises(DataError, match=r"0\.parquet row group 0 \(rows 0 to 49\) cannot"):
         _reader([file], [50]).row(0)
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary(3)])
+@pytest.mark.parametrize("group", [1, 2, 6])
+def test_bytes_are_those_of_their_row(tmp_path: Path, kind: pa.DataType, group: int) -> None:
+    """In any binary type, with nulls and empty values, and in a table of several pieces."""
+    values = [b"abc", None, b"def", b"" if kind != pa.binary(3) else b"ghi", b"jkl", None]
+    tensors = {"a_bytes": pa.array(values, kind), "a_shape": [[3]] * 6, "a_dtype": ["uint8"] * 6}
+    pq.write_table(pa.table(tensors), tmp_path / "0.parquet", row_group_size=group)
+    tables = [pq.read_table(tmp_path / "0.parquet"), pa.table(tensors).slice(0, 6)]
+    pieces = pa.concat_tables([tables[1].slice(0, 1), tables[1].slice(1, 3), tables[1].slice(4)])
+    for table in (*tables, pieces):
+        found = [_bytes_at(table.column("a_bytes"), number) for number in range(6)]
+        assert [value if value is None else bytes(value) for value in found] == values
 
 
 def test_the_damaged_row_group_is_named(tmp_path: Path) -> None:

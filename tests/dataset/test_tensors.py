@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from fastvideo.dataset import tensors
 from fastvideo.dataset.tensors import StoredTensor, stack_tensors, tensor_record
 from fastvideo.errors import DataError
 
@@ -121,3 +122,19 @@ def test_float_dtypes_mix() -> None:
     dtypes = (torch.bfloat16, torch.float64, torch.float32)
     rows = [_stored(tensor_record("x", torch.full((2,), 0.5, dtype=d))) for d in dtypes]
     assert torch.equal(stack_tensors(rows), torch.full((3, 2), 0.5))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "<f4", "|u1", "<i8", "|b1"])
+def test_batches_of_workers_are_made_in_shared_memory(
+    monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    """So that handing them over copies nothing; elsewhere they are ordinary memory."""
+    plain = tensors.new_batch((2, 3), dtype, zeros=True)
+    monkeypatch.setattr(tensors, "get_worker_info", object)
+    shared = tensors.new_batch((2, 3), dtype, zeros=True)
+    assert (plain.is_shared(), shared.is_shared()) == (False, True)
+    assert (shared.shape, shared.dtype) == (plain.shape, plain.dtype)
+    assert not shared.any()
+    shared.numpy()[1] = 1
+    assert shared.tolist() == [[0, 0, 0], [1, 1, 1]]
+    assert tensors.new_batch((0, 3), dtype).shape == (0, 3)
