@@ -130,7 +130,7 @@ def bare_loop(config: TrainingConfig, out: Path) -> Callable[[], None]:
                 return_dict=False,
             )[0]
             loss = mse_loss(velocity, noise - clean)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(parameters, CLIP)
             optimizer.step()
             schedule.step()
