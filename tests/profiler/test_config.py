@@ -96,7 +96,7 @@ def test_no_region_at_all_is_an_error(text: str, wrong: str) -> None:
     assert (
         first == f"FASTVIDEO_TORCH_PROFILE_REGIONS{'' if wrong[0] == '=' else ' '}{wrong}; {what}"
     )
-    assert listing[0].startswith("    model_loading, inference_text_encoding, ")
+    assert listing[0].startswith("    model_loading, inference_request, inference_text_encoding, ")
     assert max(map(len, listing)) <= 88
     named = ",".join(listing).replace(" ", "").replace(",,", ",").split(",")
     assert named == [region.short_name for region in list_profiler_regions()]
