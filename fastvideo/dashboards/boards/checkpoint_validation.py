@@ -73,29 +73,33 @@ def _event(metric: str, noun: str, verb: str) -> tuple[Panel, ...]:
             width=8,
             links=(_TO_RANK,),
         ),
-        lines(
-            f"Duration of each {noun}",
-            f"Do they become longer? {metric} of those that ended within about a minute: the mean "
-            "over ranks, and the slowest rank. Points that rise: storage fills up or is shared "
-            "with others. Points far apart: one rank keeps the others waiting.",
-            Target(
-                queries.mean(metric, by="run", where=queries.RANKS),
-                "mean of ranks · {{run}}",
-                min_interval="1m",
-                may_be_empty=none,
-            ),
-            Target(
-                f"max by (run) ({queries.mean(metric, by='run, rank', where=queries.RANKS)})",
-                "slowest rank · {{run}}",
-                min_interval="1m",
-                may_be_empty=none,
-            ),
-            unit="s",
-            minimum=0,
-            no_value="none in this range",
-            overrides=(Override("/·/", POINTS, is_pattern=True),),
-            width=8,
+        _durations(metric, noun, none=none),
+    )
+
+
+def _durations(metric: str, noun: str, *, none: str) -> Panel:
+    return lines(
+        f"Duration of each {noun}",
+        f"Do they become longer? {metric} of those that ended within about a minute: the mean "
+        "over ranks, and the slowest rank. Points that rise: storage fills up or is shared "
+        "with others. Points far apart: one rank keeps the others waiting.",
+        Target(
+            queries.mean(metric, by="run", where=queries.RANKS),
+            "mean of ranks · {{run}}",
+            min_interval="1m",
+            may_be_empty=none,
         ),
+        Target(
+            f"max by (run) ({queries.mean(metric, by='run, rank', where=queries.RANKS)})",
+            "slowest rank · {{run}}",
+            min_interval="1m",
+            may_be_empty=none,
+        ),
+        unit="s",
+        minimum=0,
+        no_value="none in this range",
+        overrides=(Override("/·/", POINTS, is_pattern=True),),
+        width=8,
     )
 
 

@@ -38,8 +38,8 @@ def dashboard() -> Dashboard:
         "is measured between CUDA events at entry and exit of a region, host time between the "
         "same lines of code.",
         rows=(
-            Row("Who sets the pace?", _pace()),
-            Row("Device memory", _memory()),
+            Row("Who sets the pace?", (*_pace(), *_times_per_entry())),
+            Row("Device memory", (*_fullest_rank(), *_memory())),
             Row("Machines", (_devices(),)),
         ),
         variables=VARIABLES,
@@ -110,6 +110,11 @@ def _pace() -> tuple[Panel, ...]:
             width=8,
             links=(_TO_RANK,),
         ),
+    )
+
+
+def _times_per_entry() -> tuple[Panel, ...]:
+    return (
         lines(
             "Device time per entry, by region of a step",
             "How long does the device take? Mean of fastvideo_region_device_duration_seconds of "
@@ -140,9 +145,7 @@ def _pace() -> tuple[Panel, ...]:
     )
 
 
-def _memory() -> tuple[Panel, ...]:
-    reserved = f'{_MEMORY}{{{queries.RANKS},kind="reserved"}}'
-    allocated = f'{_MEMORY}{{{queries.RANKS},kind="allocated"}}'
+def _fullest_rank() -> tuple[Panel, ...]:
     peak = f'{_MEMORY}{{{queries.RANKS},kind="peak"}}'
     size = f'{_MEMORY}{{{queries.RANKS},kind="capacity"}}'
     return (
@@ -175,6 +178,13 @@ def _memory() -> tuple[Panel, ...]:
             width=4,
             height=8,
         ),
+    )
+
+
+def _memory() -> tuple[Panel, ...]:
+    reserved = f'{_MEMORY}{{{queries.RANKS},kind="reserved"}}'
+    allocated = f'{_MEMORY}{{{queries.RANKS},kind="allocated"}}'
+    return (
         lines(
             "Memory of the fullest rank, by kind",
             "Does memory grow? fastvideo_device_memory_bytes of the rank with the most, as its "

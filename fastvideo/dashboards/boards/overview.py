@@ -39,7 +39,10 @@ def dashboard() -> Dashboard:
         question="Is the run healthy? If not, the field that is not green says what to open next: "
         "click on it.",
         rows=(
-            Row("Is it healthy? Click on what is not green", (*_state(), *_pace(), *_trouble())),
+            Row(
+                "Is it healthy? Click on what is not green",
+                (*_state(), *_pace(), *_speed(), *_trouble()),
+            ),
             Row("What was wrong, and when", (_verdicts(), _firing())),
             Row("Progress", _progress()),
             Row("What runs", (_about(),)),
@@ -142,6 +145,11 @@ def _pace() -> tuple[Panel, ...]:
             thresholds=limits(0.25, 0.5),
             links=(link_to("fastvideo-step"),),
         ),
+    )
+
+
+def _speed() -> tuple[Panel, ...]:
+    return (
         stat(
             "Mean step → Step anatomy",
             "How long is a step? Mean of fastvideo_training_step_duration_seconds over 5 minutes, "

@@ -62,40 +62,20 @@ def _now() -> tuple[Panel, ...]:
             thresholds=limits(*LATE),
             width=6,
         ),
-        stat(
+        _one_rank(
             "Works most: the slow one",
             "Which rank is slow, if any is? The rank with the most own work per step: "
             "fastvideo_training_step_duration_seconds less "
             "fastvideo_training_collective_wait_seconds_total. It matters only where the field on "
             "the left is not green.",
-            Target(
-                queries.with_host(f"topk by (run) (1, {queries.own_work()})"),
-                "rank {{rank}} · {{host}} · {{run}}",
-                min_interval=OVER_5_MIN,
-            ),
-            unit="s",
-            no_value="no steps",
-            thresholds=PLAIN,
-            width=6,
-            options=_NAMED,
-            links=(_TO_RANK,),
+            f"topk by (run) (1, {queries.own_work()})",
         ),
-        stat(
+        _one_rank(
             "Waits least: the slow one",
             "Does the waiting say the same? The rank with the least "
             "fastvideo_training_collective_wait_seconds_total per step. Another rank than on the "
             "left: neither is slow, or the cause moves about.",
-            Target(
-                queries.with_host(f"bottomk by (run) (1, {queries.wait_per_step()})"),
-                "rank {{rank}} · {{host}} · {{run}}",
-                min_interval=OVER_5_MIN,
-            ),
-            unit="s",
-            no_value="no steps",
-            thresholds=PLAIN,
-            width=6,
-            options=_NAMED,
-            links=(_TO_RANK,),
+            f"bottomk by (run) (1, {queries.wait_per_step()})",
         ),
         stat(
             "Ranks missing",
@@ -108,6 +88,25 @@ def _now() -> tuple[Panel, ...]:
             words=NONE_IS_GOOD,
             width=6,
         ),
+    )
+
+
+def _one_rank(title: str, question: str, chosen: str) -> Panel:
+    """Returns the field that names the rank which a query chooses, and its seconds per step."""
+    return stat(
+        title,
+        question,
+        Target(
+            queries.with_host(chosen),
+            "rank {{rank}} · {{host}} · {{run}}",
+            min_interval=OVER_5_MIN,
+        ),
+        unit="s",
+        no_value="no steps",
+        thresholds=PLAIN,
+        width=6,
+        options=_NAMED,
+        links=(_TO_RANK,),
     )
 
 

@@ -137,21 +137,6 @@ class TraceSettings:
             logger.warning("%s", problem)
         return settings
 
-    def describe(self) -> dict[str, str]:
-        """Returns the settings for people; secrets are counted and not shown."""
-        otlp = self.otlp
-        target = f"{otlp.endpoint.shown} ({otlp.protocol})" if otlp else "off"
-        kept = self.sampler.ratio()
-        return {
-            "spans": "on" if self.enabled else "off",
-            "otlp": target if not self.disabled else "off",
-            "otlp_headers": f"{len(otlp.headers)} set" if otlp else "none",
-            "span_dir": str(self.span_dir or "off"),
-            "sampler": f"{self.sampler.name} ({kept:g} of the steps)",
-            "service_name": self.service_name,
-            "trace_max_bytes": str(self.trace_max_bytes),
-        }
-
 
 def _below(yaml: Mapping[str, Any]) -> dict[str, str]:
     """Returns YAML values under the names of the variables they stand for."""

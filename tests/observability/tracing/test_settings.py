@@ -181,7 +181,6 @@ def test_headers_are_decoded_and_never_shown(caplog: pytest.LogCaptureFixture) -
     assert settings.otlp is not None
     assert settings.otlp.headers == (("authorization", "Bearer hunter2"), ("x-team", "a"))
     told = [*settings.problems, repr(settings), caplog.text, settings.otlp.endpoint.shown]
-    told.extend(settings.describe().values())
     assert "hunter2" not in " ".join(told)
     assert len(settings.problems) == 2
 

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
-import torch
-from torch.nn.functional import conv2d
+from fastvideo.pipelines.video_metrics import sharpness
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-_LUMA: Final = (0.299, 0.587, 0.114)
-_LAPLACIAN: Final = ((0.0, 1.0, 0.0), (1.0, -4.0, 1.0), (0.0, 1.0, 0.0))
 _NEIGHBOURS: Final = 2
 
 
@@ -45,11 +42,7 @@ class SharpnessReward:
     def score(self, videos: Tensor, prompts: Sequence[str]) -> Tensor:
         """Scores each video; see :class:`~fastvideo.train.methods.rl.rewards.reward.Reward`."""
         del prompts
-        luma_BTHW = torch.einsum("bcthw,c->bthw", videos.float(), videos.new_tensor(_LUMA).float())
-        batch, frames, height, width = luma_BTHW.shape
-        kernel = luma_BTHW.new_tensor(_LAPLACIAN)[None, None]
-        edges = conv2d(luma_BTHW.reshape(batch * frames, 1, height, width), kernel)
-        variance = edges.flatten(1).var(dim=1, unbiased=False).reshape(batch, frames).mean(dim=1)
+        variance = sharpness(videos)
         return variance / (variance + self.half)
 
 
