@@ -1,18 +1,23 @@
-"""The training loop: order of regions and hooks, metrics, accumulation, errors, resuming."""
+"""The training loop: order of regions and hooks, metrics, accumulation, errors."""
 
 from __future__ import annotations
 
-import json
 import math
-from contextlib import contextmanager
 from itertools import pairwise
-from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from torch import nn
+from toy_loop import (
+    ONE_STEP,
+    BrokenOnPurposeError,
+    ManagedMethod,
+    ToyMethod,
+    batches,
+    inside,
+    lines,
+    run,
+)
 
 from fastvideo.errors import ConfigError, DataError
 from fastvideo.profiler import RecordingSink, attach, detach
@@ -22,137 +27,8 @@ from fastvideo.train.nonfinite import NonFiniteLossError
 from fastvideo.train.trainer import Trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-
-class BrokenOnPurposeError(Exception):
-    """What a test makes fail."""
-
-
-class ToyMethod:
-    """Fits a linear student to twice its input, and remembers what the trainer asked of it."""
-
-    def __init__(self, lr: float = 0.1) -> None:
-        torch.manual_seed(0)
-        self.student = SimpleNamespace(transformer=nn.Linear(2, 2))
-        optimizer = torch.optim.SGD(self.student.transformer.parameters(), lr=lr)
-        self._optimizer_dict = {"student": optimizer}
-        self._scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
-        self.calls: list[tuple[Any, ...]] = []
-        self.tracker: Any = None
-        self.loss_scale: Callable[[int], float] = lambda step: 1.0
-        self.extra_metrics: dict[str, Any] = {}
-        self.extra_losses: dict[str, Any] = {}
-
-    def set_tracker(self, tracker: Any) -> None:
-        self.calls.append(("set_tracker",))
-        self.tracker = tracker
-
-    def on_train_start(self) -> None:
-        self.calls.append(("on_train_start",))
-
-    def manages_optimization(self) -> bool:
-        return False
-
-    def single_train_step(self, batch: torch.Tensor, iteration: int) -> tuple[Any, Any, Any]:
-        self.calls.append(("forward", iteration, batch.flatten().tolist()))
-        loss = ((self.student.transformer(batch) - 2 * batch) ** 2).mean()
-        loss = loss * self.loss_scale(iteration)
-        losses = {"total_loss": loss, **self.extra_losses}
-        return losses, {}, {"batch_mean": batch.mean(), **self.extra_metrics}
-
-    def backward(self, loss_map: Any, outputs: Any, *, grad_accum_rounds: int = 1) -> None:
-        self.calls.append(("backward", grad_accum_rounds))
-        (loss_map["total_loss"] / grad_accum_rounds).backward()
-
-    def modules(self) -> Iterator[nn.Module]:
-        return self.student.transformer.modules()
-
-    def get_grad_clip_targets(self, iteration: int) -> dict[str, nn.Module]:
-        return {"student": self.student.transformer}
-
-    def did_update_role(self, role: str, iteration: int) -> bool:
-        return role == "student"
-
-    def optimizers_schedulers_step(self, iteration: int) -> None:
-        self.calls.append(("step", iteration))
-        self._optimizer_dict["student"].step()
-        self._scheduler.step()
-
-    def optimizers_zero_grad(self, iteration: int) -> None:
-        self.calls.append(("zero_grad", iteration))
-        self._optimizer_dict["student"].zero_grad(set_to_none=True)
-
-    def seed_optimizer_state_for_resume(self) -> None:
-        self.calls.append(("seed_optimizer_state",))
-
-
-class ManagedMethod(ToyMethod):
-    """Fetches two batches per step and steps by itself."""
-
-    def manages_optimization(self) -> bool:
-        return True
-
-    def managed_train_step(self, stream: Iterator[Any], iteration: int) -> tuple[Any, Any, Any]:
-        total = torch.zeros(())
-        for _ in range(2):
-            losses, _, _ = self.single_train_step(next(stream), iteration)
-            losses["total_loss"].backward()
-            total = total + losses["total_loss"].detach()
-        self._optimizer_dict["student"].step()
-        return {"total_loss": total}, {}, {"reward": 3.0}
-
-
-class RecordingCallback(Callback):
-    """Remembers its calls and the scalars it was given."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-        self.scalars: list[dict[str, float]] = []
-
-    def on_train_start(self, method: Any, iteration: int = 0) -> None:
-        self.calls.append(("train_start", iteration))
-
-    def on_before_optimizer_step(self, method: Any, iteration: int = 0) -> None:
-        assert method.student.transformer.weight.grad is not None
-        self.calls.append(("before_optimizer", iteration))
-
-    def on_training_step_end(self, method: Any, loss_dict: Any, iteration: int = 0) -> None:
-        self.scalars.append(dict(loss_dict))
-        self.calls.append(("step_end", iteration))
-
-    def on_validation_begin(self, method: Any, iteration: int = 0) -> None:
-        self.calls.append(("validation_begin", iteration))
-
-    def on_validation_end(self, method: Any, iteration: int = 0) -> None:
-        self.calls.append(("validation_end", iteration))
-
-    def on_train_end(self, method: Any, iteration: int = 0) -> None:
-        self.calls.append(("train_end", iteration))
-
-
-class RecordingManager:
-    """A checkpoint manager that only remembers."""
-
-    def __init__(self, log: list[tuple[Any, ...]], resumed: int | None) -> None:
-        self.log = log
-        self.resumed = resumed
-
-    def maybe_resume(self, *, resume_from_checkpoint: str) -> int | None:
-        self.log.append(("maybe_resume", resume_from_checkpoint))
-        return self.resumed
-
-    def load_rng_snapshot(self, resume_from_checkpoint: str) -> None:
-        self.log.append(("load_rng_snapshot", resume_from_checkpoint))
-
-    def maybe_save(self, step: int) -> None:
-        self.log.append(("maybe_save", step))
-
-    def save_final(self, step: int) -> None:
-        self.log.append(("save_final", step))
-
-    def close(self) -> None:
-        self.log.append(("close",))
+    from collections.abc import Iterator
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -171,46 +47,6 @@ def config(tmp_path: Path) -> TrainingConfig:
     config.checkpoint.output_dir = str(tmp_path)
     config.tracker.trackers = ["jsonl"]
     return config
-
-
-def batches(count: int = 3) -> list[torch.Tensor]:
-    """Returns batches that are told apart by their values."""
-    return [torch.full((1, 2), float(index + 1)) for index in range(count)]
-
-
-def run(
-    config: TrainingConfig, method: Any, max_steps: int, *, loader: Any = None, **kwargs: Any
-) -> tuple[Trainer, RecordingCallback]:
-    """Runs a trainer with a recording callback behind the configured ones."""
-    trainer = Trainer(config, callback_configs=kwargs.pop("callback_configs", {}))
-    recording = RecordingCallback()
-    trainer.callbacks._callbacks["recording"] = recording
-    trainer.run(method, dataloader=loader or batches(), max_steps=max_steps, **kwargs)
-    return trainer, recording
-
-
-def lines(config: TrainingConfig) -> list[dict[str, Any]]:
-    """Reads the metrics that a run wrote."""
-    path = Path(config.checkpoint.output_dir, "tracker", "metrics.jsonl")
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def inside(*names: str) -> list[tuple[str, str]]:
-    """Returns the events of regions that follow each other."""
-    return [(what, name) for name in names for what in ("enter", "exit")]
-
-
-ONE_STEP = [
-    ("enter", "training_train_one_step"),
-    *inside(
-        "training_dataloader",
-        "training_forward",
-        "training_backward",
-        "training_optimizer",
-        "training_callbacks",
-    ),
-    ("exit", "training_train_one_step"),
-]
 
 
 def test_regions_of_a_run_come_in_the_documented_order(
@@ -569,53 +405,6 @@ def test_nothing_is_done_beyond_the_last_step(
     assert "no steps to do: 3 of 3 are done" in caplog.text
 
 
-def test_resuming_follows_the_documented_order(config: TrainingConfig) -> None:
-    """Optimizer state, checkpoint, iterator, then random state; steps go on after the resumed."""
-    config.checkpoint.resume_from_checkpoint = "latest"
-    method = ToyMethod()
-
-    class Loader:
-        def __iter__(self) -> Iterator[Any]:
-            method.calls.append(("iter",))
-            return iter(batches())
-
-    manager = RecordingManager(method.calls, resumed=2)
-    _, recording = run(config, method, 4, loader=Loader(), checkpoint_manager=manager)
-    names = [call for call in method.calls if call[0] not in {"forward", "backward"}]
-    assert names == [
-        ("set_tracker",),
-        ("on_train_start",),
-        ("seed_optimizer_state",),
-        ("maybe_resume", "latest"),
-        ("zero_grad", 2),
-        ("iter",),
-        ("load_rng_snapshot", "latest"),
-        ("step", 3),
-        ("zero_grad", 3),
-        ("maybe_save", 3),
-        ("step", 4),
-        ("zero_grad", 4),
-        ("maybe_save", 4),
-        ("save_final", 4),
-    ]
-    assert recording.calls[:2] == [("train_start", 0), ("validation_begin", 2)]
-
-
-def test_a_fresh_run_with_a_manager_seeds_nothing(config: TrainingConfig) -> None:
-    """Without a checkpoint to resume from, no optimizer state is made and no RNG restored."""
-    method = ToyMethod()
-    manager = RecordingManager(method.calls, resumed=None)
-    run(config, method, 1, checkpoint_manager=manager)
-    names = {call[0] for call in method.calls}
-    assert "seed_optimizer_state" not in names
-    assert "load_rng_snapshot" not in names
-    assert ("maybe_resume", "") in method.calls
-    assert [c for c in method.calls if c[0].startswith(("maybe_s", "save"))] == [
-        ("maybe_save", 1),
-        ("save_final", 1),
-    ]
-
-
 class FakeTracker:
     """A tracker that remembers what reaches it."""
 
@@ -743,79 +532,3 @@ def test_zero_accumulation_rounds_are_refused(config: TrainingConfig) -> None:
     config.loop.gradient_accumulation_steps = 0
     with pytest.raises(ConfigError, match=r"training\.loop\.gradient_accumulation_steps"):
         run(config, ToyMethod(), 1)
-
-
-class StopAfter:
-    """Asks for the end after a step."""
-
-    def __init__(self, step: int, log: list[tuple[Any, ...]]) -> None:
-        self.step = step
-        self.begun = 0
-        self.log = log
-
-    @contextmanager
-    def awaited(self) -> Iterator[None]:
-        self.log.append(("awaited",))
-        yield
-        self.log.append(("over",))
-
-    def begin_step(self) -> None:
-        self.begun += 1
-
-    def agreed(self) -> bool:
-        return self.begun == self.step
-
-    def leave(self, step: int) -> None:
-        self.log.append(("leave", step))
-        raise SystemExit(143)
-
-
-def test_a_run_that_is_told_to_stop_is_saved_first(config: TrainingConfig) -> None:
-    """After the step in hand; nothing else of the run's end happens."""
-    method = ToyMethod()
-    manager = RecordingManager(method.calls, resumed=None)
-    stop = StopAfter(2, method.calls)
-    with pytest.raises(SystemExit):
-        run(config, method, 9, checkpoint_manager=manager, stop_request=stop)
-    assert [c for c in method.calls if c[0] in {"step", "maybe_save", "save_final", "leave"}] == [
-        ("step", 1),
-        ("maybe_save", 1),
-        ("step", 2),
-        ("maybe_save", 2),
-        ("save_final", 2),
-        ("leave", 2),
-    ]
-    assert ("close",) not in method.calls
-    assert [line["step"] for line in lines(config)] == [1, 2]
-
-
-def test_the_request_is_awaited_until_the_last_save(config: TrainingConfig) -> None:
-    """So a signal during it does not cut it off."""
-    method = ToyMethod()
-    manager = RecordingManager(method.calls, resumed=None)
-    stop = StopAfter(9, method.calls)
-    run(config, method, 1, checkpoint_manager=manager, stop_request=stop)
-    names = [call[0] for call in method.calls]
-    assert names.index("awaited") < names.index("step")
-    assert names.index("over") > names.index("save_final")
-
-
-def test_an_error_lets_a_save_end(config: TrainingConfig) -> None:
-    """What a thread is writing is not lost; a signal does not wait for it."""
-    method = ToyMethod()
-    manager = RecordingManager(method.calls, resumed=None)
-    with pytest.raises(ZeroDivisionError):
-        run(config, _failing(method, ZeroDivisionError()), 1, checkpoint_manager=manager)
-    assert method.calls[-1] == ("close",)
-    method.calls.clear()
-    with pytest.raises(SystemExit):
-        run(config, _failing(method, SystemExit(143)), 1, checkpoint_manager=manager)
-    assert ("close",) not in method.calls
-
-
-def _failing(method: ToyMethod, error: BaseException) -> ToyMethod:
-    def fail(*args: Any, **kwargs: Any) -> NoReturn:
-        raise error
-
-    method.single_train_step = fail
-    return method
