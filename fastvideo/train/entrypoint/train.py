@@ -32,13 +32,14 @@ from fastvideo.distributed import (
     maybe_init_distributed_environment_and_model_parallel,
 )
 from fastvideo.distributed.collective_wait import CollectiveWait, set_collective_wait
-from fastvideo.errors import FastVideoError
+from fastvideo.errors import FastVideoError, counted
 from fastvideo.logger import configure_logging, init_logger
 from fastvideo.observability import TelemetryConfig
 from fastvideo.observability import start as start_telemetry
 from fastvideo.observability.logs import log_formatter
 from fastvideo.profiler import get_or_create_profiler, profiler_region
 from fastvideo.train.builder import build_from_config
+from fastvideo.train.checkpoint.lock import output_dir_held
 from fastvideo.train.checkpoint.manager import CheckpointConfig, CheckpointManager
 from fastvideo.train.entrypoint.arguments import TrainArguments, parse_arguments
 from fastvideo.train.entrypoint.mistakes import tell_mistake
@@ -57,6 +58,7 @@ from fastvideo.train.yaml_file import dump_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from fastvideo.observability import Telemetry
     from fastvideo.profiler import TorchProfilerController
@@ -148,7 +150,8 @@ def _run(arguments: TrainArguments, termination: Termination) -> None:
             if arguments.dry_run:
                 _report_dry_run(cfg, _build(cfg)[0], settings)
             else:
-                _build_and_train(cfg, telemetry, termination, peers)
+                with _output_dir_held(cfg, telemetry):
+                    _build_and_train(cfg, telemetry, termination, peers)
     except BaseException as stop:
         error = stop
         if isinstance(stop, Terminated):
@@ -191,6 +194,15 @@ def _build(cfg: RunConfig) -> tuple[TrainingMethod, Any, int]:
     """Returns the method, its loader, and the step to start after."""
     with profiler_region("model_loading"):
         return build_from_config(cfg)[1:]
+
+
+def _output_dir_held(cfg: RunConfig, telemetry: Telemetry | None) -> AbstractContextManager[None]:
+    """Keeps other runs from the output directory, if this one saves there."""
+    settings = cfg.training.checkpoint
+    if not settings.training_state_checkpointing_steps:
+        return nullcontext()
+    run_id = "" if telemetry is None else telemetry.identity.run_id
+    return output_dir_held(settings.output_dir, run_id=run_id)
 
 
 def _build_and_train(
@@ -283,13 +295,13 @@ def _stop_tracing(controller: TorchProfilerController, error: BaseException | No
 
 def _report_dry_run(cfg: RunConfig, method: TrainingMethod, settings: TelemetryConfig) -> None:
     logger.info(
-        "dry run succeeded: %s with %s on %d process(es), %d steps configured",
+        "dry run succeeded: %s with %s on %s, %s configured",
         type(method).__name__,
         ", ".join(sorted(cfg.models)),
-        cfg.training.distributed.num_gpus,
-        cfg.training.loop.max_train_steps,
+        counted(cfg.training.distributed.num_gpus, "process"),
+        counted(cfg.training.loop.max_train_steps, "step"),
     )
-    for name, value in settings.describe().items():
+    for name, value in settings.describe(changed_only=True).items():
         logger.info("telemetry: %s: %s", name, value)
 
 

@@ -19,6 +19,7 @@ import yaml
 
 from fastvideo.errors import ConfigError
 from fastvideo.profiler import RecordingSink, attach, detach
+from fastvideo.train.checkpoint import lock
 from fastvideo.train.entrypoint import train
 from fastvideo.train.entrypoint.termination import Terminated
 from fastvideo.train.run_config import load_run_config
@@ -107,7 +108,7 @@ def test_run_trains_and_keeps_the_run_file(run_file: Path) -> None:
 def test_dry_run_builds_and_stops(run_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is trained or written; the log says that everything could be built."""
     assert train.main(["--config", str(run_file), "--dry-run"]) == 0
-    assert "dry run succeeded: ToyMethod with student on 1 process(es), 3 steps" in (
+    assert "dry run succeeded: ToyMethod with student on 1 process, 3 steps" in (
         capsys.readouterr().err
     )
     assert not (run_file.parent / "out").exists()
@@ -120,6 +121,29 @@ def test_latest_without_a_checkpoint_is_said(
     """Who asks to go on where there is nothing learns that the run starts afresh."""
     train.main(["--config", str(run_file), "--resume-from-checkpoint", "latest"])
     assert capsys.readouterr().err.count("out, starting afresh") == 1
+
+
+@pytest.mark.usefixtures("_in_process")
+def test_an_output_directory_is_for_one_run_at_a_time(
+    run_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second one is refused before it builds anything, unless it saves nothing."""
+    out = run_file.parent / "out"
+    out.mkdir()
+    monkeypatch.setattr(lock, "_WAIT_S", 0.0)
+    other = lock.OutputLock(out, run_id="other")
+    other.acquire()
+    saving = ["--training.checkpoint.training_state_checkpointing_steps=2"]
+    words = ["--config", str(run_file)]
+    with pytest.raises(lock.OutputInUseError, match=r"another run \(run other, process"):
+        train.main([*words, *saving, "--models.student.init_from="])
+    assert [path.name for path in out.iterdir()] == [lock.LOCK]
+    train.main(words)
+    other.release()
+    train.main([*words, *saving])
+    assert {"checkpoint-2", "checkpoint-3"} <= {path.name for path in out.iterdir()}
+    other.acquire()
+    other.release()
 
 
 @pytest.mark.parametrize(
