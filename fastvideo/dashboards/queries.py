@@ -28,6 +28,12 @@ STEP_PARTS: Final = (
     "training_backward",
     "training_optimizer",
     "training_callbacks",
+    "nft_prompts",
+    "nft_rollout",
+    "nft_reward",
+    "nft_advantages",
+    "nft_update",
+    "nft_old_policy",
 )
 """The regions that a step consists of, one after the other; all others lie around or inside."""
 

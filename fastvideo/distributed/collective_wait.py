@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 logger = init_logger(__name__)
 
-Collective = Literal["all_gather", "reduce_scatter", "all_reduce", "grad_norm", "rollout"]
+Collective = Literal[
+    "all_gather", "reduce_scatter", "all_reduce", "grad_norm", "rollout", "rewards"
+]
 
 _HOOKS: Final[tuple[Collective, ...]] = ("all_gather", "reduce_scatter")
 _POOL_SIZE: Final = 2048

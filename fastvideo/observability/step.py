@@ -56,8 +56,18 @@ CHILD_REGIONS: Final = (
     "training_backward",
     "training_optimizer",
     "training_callbacks",
+    "nft_prompts",
+    "nft_rollout",
+    "nft_reward",
+    "nft_advantages",
+    "nft_update",
+    "nft_old_policy",
 )
-"""The regions that a step is made of; what they leave is the unattributed rest."""
+"""The regions that a step is made of; what they leave is the unattributed rest.
+
+Those from ``nft_prompts`` on are what DiffusionNFT, which manages its step itself, has in the place
+of the four before ``training_callbacks``.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,13 @@ BUILT_IN: dict[str, str] = {
     "dmd2_student_rollout": "The student's few-step sampling of DMD2",
     "dmd2_generator_loss": "The distribution matching loss of the student in DMD2",
     "dmd2_critic_loss": "The denoising loss of the critic (fake score) in DMD2",
+    "nft_prompts": "Waiting for the next prompts of DiffusionNFT",
+    "nft_rollout": "Sampling videos of a batch of prompts with the old policy of DiffusionNFT",
+    "nft_reward": "Decoding and scoring the videos of a rollout of DiffusionNFT",
+    "nft_decoding": "Decoding latents to videos that DiffusionNFT scores, a few at a time",
+    "nft_advantages": "Comparing rewards over all ranks in DiffusionNFT, and waiting for the last",
+    "nft_update": "An inner epoch of DiffusionNFT: losses, gradients, optimizer step and average",
+    "nft_old_policy": "Letting the old policy of DiffusionNFT follow the student",
 }
 
 

@@ -47,4 +47,4 @@ def test_the_built_in_catalogue_is_complete() -> None:
     regions = built_in_registry().list()
     assert [region.short_name for region in regions] == list(BUILT_IN)
     assert all(region.description for region in regions)
-    assert len(regions) == 22
+    assert len(regions) == 29

@@ -19,7 +19,9 @@ _KINDS: Final = Variable(
     all=True,
 )
 _PER_STEP: Final = f"on (run) group_left () {queries.steps(by='run', where=queries.RANKS)}"
-_INSIDE: Final = f'{queries.RANKS},region!~"(training|inference)_.*|model_loading"'
+_AROUND: Final = "(training|inference)_.*|model_loading"
+_MANAGED: Final = "|".join(part for part in queries.STEP_PARTS if not part.startswith("training_"))
+_INSIDE: Final = f'{queries.RANKS},region!~"{_AROUND}|{_MANAGED}"'
 _OF_PARTS: Final = f"{queries.RANKS},{queries.PARTS}"
 _NO_INNER: Final = "the method enters no regions of its own"
 
@@ -61,7 +63,7 @@ def _anatomy() -> Panel:
         "and as a mean over ranks and kinds of step. Together they are the mean step, the "
         "dashed line. A band that grows is where the time goes; a large unattributed rest is "
         "time outside of all regions, such as logging.",
-        Target(f"{_part('run, region')} / {_PER_STEP}", "{{region}}", min_interval=SMOOTH),
+        Target(f"{_part('run, region')} / {_PER_STEP} > 0", "{{region}}", min_interval=SMOOTH),
         Target(f"{rest} / {_PER_STEP}", "unattributed", min_interval=SMOOTH),
         Target(queries.mean_step(where=queries.RANKS), "mean step", min_interval=SMOOTH),
         unit="s",
@@ -86,7 +88,9 @@ def _shares() -> Panel:
         "fastvideo_training_step_duration_seconds, over 5 minutes. training_dataloader above "
         "20 %: bound by data. The shares add up to 100 %.",
         Target(
-            f"{_part('run, region')} / {share}", "{{region}} · {{run}}", min_interval=OVER_5_MIN
+            f"{_part('run, region')} / {share} > 0",
+            "{{region}} · {{run}}",
+            min_interval=OVER_5_MIN,
         ),
         Target(f"{rest} / {share}", "unattributed · {{run}}", min_interval=OVER_5_MIN),
         unit="percentunit",

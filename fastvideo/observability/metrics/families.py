@@ -116,7 +116,7 @@ _TRAINING: Final = (
         "Time this rank spent in collectives; the rank with the least is the late one",
         ("collective",),
         (),
-        _values("all_gather", "reduce_scatter", "all_reduce", "grad_norm", "rollout"),
+        _values("all_gather", "reduce_scatter", "all_reduce", "grad_norm", "rollout", "rewards"),
     ),
     Family(
         "fastvideo_training_step",

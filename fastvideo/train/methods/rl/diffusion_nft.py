@@ -6,8 +6,10 @@ by the flow-matching loss of two implicit policies: one that does more of what s
 that does less of what did not. No likelihoods and no gradients through the sampler are needed.
 
 The method manages its own optimisation: it fetches as many prompt batches as it wants, and clips,
-steps and averages by itself. Every random number depends on the seed, the step and the sample
-alone, so neither a resume nor another number of ranks changes what is drawn.
+steps and averages by itself. Its regions lie one after the other and add up to the step; only
+``nft_decoding`` lies inside of another, ``nft_reward``. Every random number depends on the seed,
+the step and the sample alone, so neither a resume nor another number of ranks changes what is
+drawn.
 
 Shapes: latents are [B, T, C, H, W]; videos are [B, 3, T', H', W'] in [0, 1].
 """
@@ -26,7 +28,9 @@ from fastvideo.distributed import (
     get_dp_world_size,
     get_world_group,
 )
+from fastvideo.distributed.collective_wait import timed_collective
 from fastvideo.errors import ConfigError
+from fastvideo.profiler import profiler_region
 from fastvideo.train.callbacks.ema import ShadowWeights
 from fastvideo.train.callbacks.grad_clip import clip_gradients
 from fastvideo.train.methods.base import TrainingMethod
@@ -186,20 +190,25 @@ class DiffusionNFTMethod(TrainingMethod):
             ``reward/<name>``, ``reward/avg``, ``reward_std`` within a prompt, ``grad_norm/student``
             and ``old_decay``.
         """
-        rollouts = [
-            rollout
-            for number in range(self.config.num_batches_per_epoch)
-            for rollout in self._sample(next(data_stream), iteration, number)
-        ]
+        rollouts: list[_Rollout] = []
+        for number in range(self.config.num_batches_per_epoch):
+            with profiler_region("nft_prompts"):
+                raw = next(data_stream)
+            with profiler_region("nft_rollout"):
+                rollouts += self._sample(raw, iteration, number)
         for rollout in rollouts:
-            rollout.rewards = self._score(rollout)
-        metrics = self._weigh(rollouts)
+            with profiler_region("nft_reward"):
+                rollout.rewards = self._score(rollout)
+        with profiler_region("nft_advantages"):
+            metrics = self._weigh(rollouts)
         losses: list[LossMap] = []
         for epoch in range(self.config.num_inner_epochs):
-            losses.append(self._train(rollouts, epoch))
-            metrics |= self._update(iteration)
+            with profiler_region("nft_update"):
+                losses.append(self._train(rollouts, epoch))
+                metrics |= self._update(iteration)
         decay = self.config.old_decay(iteration)
-        blend_weights(self.old.transformer, self.student.transformer, decay=decay)
+        with profiler_region("nft_old_policy"):
+            blend_weights(self.old.transformer, self.student.transformer, decay=decay)
         mean = {n: torch.stack([loss[n] for loss in losses]).mean() for n in losses[0]}
         return mean, {}, metrics | {"old_decay": decay}
 
@@ -236,7 +245,8 @@ class DiffusionNFTMethod(TrainingMethod):
         size = self.config.decode_batch_size
         parts = []
         for start in range(0, len(rollout.prompts), size):
-            videos = self.student.decode_latents(rollout.clean[start : start + size])
+            with profiler_region("nft_decoding"):
+                videos = self.student.decode_latents(rollout.clean[start : start + size])
             parts.append(self.rewards.score(videos, rollout.prompts[start : start + size]))
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
@@ -252,7 +262,8 @@ class DiffusionNFTMethod(TrainingMethod):
             for name in rollouts[0].rewards
         }
         prompts = [prompt for rollout in rollouts for prompt in rollout.prompts]
-        gathered = group.all_gather_object((own, prompts))
+        with timed_collective("rewards", rollouts[0].clean.device):
+            gathered = group.all_gather_object((own, prompts))
         rewards = {name: torch.cat([scores[name] for scores, _ in gathered]) for name in own}
         for name, score in rewards.items():
             if not bool(score.isfinite().all()):

@@ -8,7 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fastvideo import observability
+from fastvideo.distributed.collective_wait import CollectiveWait, set_collective_wait
 from fastvideo.errors import ConfigError
+from fastvideo.observability import TelemetryConfig
+from fastvideo.profiler import RecordingSink, attach, detach, profiler_region
 from fastvideo.train.methods.rl.diffusion_nft import DiffusionNFTMethod
 from fastvideo.train.methods.rl.policy import (
     Velocities,
@@ -237,6 +241,67 @@ def test_a_checkpoint_has_the_old_policy_and_the_average(toys: ModuleType) -> No
         "roles.old.transformer",
     ]
     assert names[4:] == ["ema.student.weight", "ema.student.bias", "ema.student.prompt"]
+
+
+def test_regions_come_one_after_the_other(toys: ModuleType) -> None:
+    """Prompts and rollouts of each batch, rewards of each repeat, updates of each inner epoch."""
+    method = _method(
+        toys,
+        num_batches_per_epoch=2,
+        samples_per_prompt=2,
+        num_inner_epochs=2,
+        decode_batch_size=2,
+    )
+    sink = RecordingSink()
+    attach(sink)
+    try:
+        method.managed_train_step(_stream(toys), 1)
+    finally:
+        detach(sink)
+
+    def region(name: str, *inside: str) -> list[str]:
+        return [f"+{name}", *inside, f"-{name}"]
+
+    decoding = region("nft_decoding")
+    assert [{"enter": "+", "exit": "-"}[event[0]] + event[1] for event in sink.events] == [
+        *(region("nft_prompts") + region("nft_rollout")) * 2,
+        *region("nft_reward", *decoding, *decoding) * 4,
+        *region("nft_advantages"),
+        *region("nft_update") * 2,
+        *region("nft_old_policy"),
+    ]
+
+
+def test_regions_and_the_rest_are_the_step(toys: ModuleType) -> None:
+    """What lies in no region of the step is its unattributed rest."""
+    method, stream = _method(toys), _stream(toys)
+    config = TelemetryConfig.from_sources({"FASTVIDEO_METRICS": "0"})
+    telemetry = observability.start(config)
+    try:
+        for step in range(1, 4):
+            with profiler_region("training_train_one_step", step=step):
+                method.managed_train_step(stream, step)
+        served = {snapshot.family.name: snapshot for snapshot in telemetry.instruments.snapshot()}
+    finally:
+        telemetry.shutdown()
+    regions = served["fastvideo_region_duration_seconds"].series
+    (steps,) = served["fastvideo_training_step_duration_seconds"].series.values()
+    (rest,) = served["fastvideo_training_unattributed_seconds_total"].series.values()
+    parts = ("prompts", "rollout", "reward", "advantages", "update", "old_policy")
+    inside = [regions[f"nft_{part}",] for part in parts]
+    assert sum(value.total for value in inside) + rest == pytest.approx(steps.total, rel=1e-6)
+    assert [value.count for value in inside] == [3, 3, 12, 3, 3, 3]
+
+
+def test_the_exchange_of_rewards_is_time_in_a_collective(toys: ModuleType) -> None:
+    """A rank that scores faster than the others waits there, which is no work of its own."""
+    waits: list[str] = []
+    set_collective_wait(CollectiveWait(lambda name, _seconds: waits.append(name)))
+    try:
+        _method(toys).managed_train_step(_stream(toys), 1)
+    finally:
+        set_collective_wait(None)
+    assert waits.count("rewards") == 1
 
 
 def test_the_trainers_own_step_is_refused(toys: ModuleType) -> None:
