@@ -128,7 +128,7 @@ def test_kinds_of_step_have_their_own_means(past: Past) -> None:
         ("Last step ended … ago → Ranks", 0, 0, 900, None),
         ("Data wait, worst rank → Data", 0.04, 0.24, None, None),
         ("Slowest rank vs median → Ranks", 0, 0.08, None, None),
-        ("Step vs last hour → Step anatomy", 0, 0, None, None),
+        ("Step vs last hour → Step anatomy", 1, 1, None, None),
         ("Steps per minute → Step anatomy", 37.5, 37.5, 0, 0),
         ("Non-finite losses → Losses", 0, 0, 0, 0),
         ("Errors in steps → Losses", 0, 0, 0, 0),

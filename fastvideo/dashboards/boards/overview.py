@@ -103,7 +103,7 @@ def _state() -> tuple[Panel, ...]:
 def _pace() -> tuple[Panel, ...]:
     now = queries.mean_step(by="run, step_kind")
     usual = f"quantile_over_time(0.25, ({now})[1h:1m])"
-    slower = f"max by (run) (({now}) / ({usual} > 0) - 1)"
+    times_as_long = f"max by (run) (({now}) / ({usual} > 0))"
     return (
         stat(
             "Data wait, worst rank → Data",
@@ -134,15 +134,16 @@ def _pace() -> tuple[Panel, ...]:
         ),
         stat(
             "Step vs last hour → Step anatomy",
-            "Did steps become slower? fastvideo_training_step_duration_seconds, the mean over 5 "
-            "minutes against the lower quartile of such means in the last hour, or since the run "
-            "began, for the kind of step that changed most. Above 25 %: see which region grew. "
-            "Above 50 % an alert fires, if nothing known explains it.",
-            Target(slower, "{{run}}", min_interval=OVER_5_MIN),
-            unit="percentunit",
-            decimals=1,
+            "Did steps become slower? How many times as long a step takes as it did: "
+            "fastvideo_training_step_duration_seconds, the mean over 5 minutes, over the lower "
+            "quartile of such means in the last hour, or since the run began, for the kind of step "
+            "that changed most. 1: as before; below 1: faster; 2: twice as long. Above 1.25: see "
+            "which region grew. Above 1.5 an alert fires, if nothing known explains it.",
+            Target(times_as_long, "{{run}}", min_interval=OVER_5_MIN),
+            unit="suffix:x as long",
+            decimals=2,
             no_value="no steps",
-            thresholds=limits(0.25, 0.5),
+            thresholds=limits(1.25, 1.5),
             links=(link_to("fastvideo-step"),),
         ),
     )

@@ -25,6 +25,7 @@ from fastvideo.dashboards.panels import (
 _UID: Final = "fastvideo-ranks"
 _STEP_NUMBER: Final = "fastvideo_training_step"
 _TO_RANK: Final = link_to("fastvideo-step", title="Steps of this rank", choose=("run", "rank"))
+_NO_REPLICAS: Final = "no replicas that exchange gradients (hsdp_replicate_dim is 1)"
 _NAMED: Final = (("textMode", "value_and_name"),)
 
 
@@ -173,12 +174,15 @@ def _progress() -> tuple[Panel, ...]:
     per_step = queries.steps(by="run", where=queries.RANKS)
     furthest = f"max by (run) ({_STEP_NUMBER}{{{queries.RUNS}}})"
     own = f"max by (run, rank) ({_STEP_NUMBER}{{{queries.RANKS}}})"
+    replicas = queries.wait_per_step(where=f'{queries.RANKS},collective="all_reduce"')
     return (
         lines(
             "Waiting per step, by collective",
             "In which collective is time spent? fastvideo_training_collective_wait_seconds_total "
-            "per step, mean over ranks. grad_norm comes last in a step and collects what the "
-            "others left; all of them high on all ranks: the network.",
+            "per step, mean over ranks. all_gather and reduce_scatter: between the shards of a "
+            "model; all_reduce: between its replicas (hsdp_replicate_dim above 1); rollout and "
+            "rewards: what ranks of DMD2 and of DiffusionNFT agree on. grad_norm comes last in a "
+            "step and collects what the others left; all of them high on all ranks: the network.",
             Target(
                 f"{kinds} / on (run) group_left () {per_step}",
                 "{{collective}} · {{run}}",
@@ -186,6 +190,25 @@ def _progress() -> tuple[Panel, ...]:
             ),
             unit="s",
             minimum=0,
+            width=8,
+        ),
+        lines(
+            "Waiting between replicas per step, by rank",
+            "Which replica do the others wait for? "
+            "fastvideo_training_collective_wait_seconds_total of all_reduce, the exchange of "
+            "gradients between replicas, of each chosen rank per step. The replica whose ranks "
+            "wait least is the slow one; high on all ranks: the network between replicas.",
+            Target(
+                f"{replicas} > 0",
+                "rank {{rank}} · {{run}}",
+                min_interval=SMOOTH,
+                may_be_empty=_NO_REPLICAS,
+            ),
+            unit="s",
+            minimum=0,
+            width=8,
+            no_value=_NO_REPLICAS,
+            links=(_TO_RANK,),
         ),
         lines(
             "Steps behind the furthest rank",
@@ -199,6 +222,7 @@ def _progress() -> tuple[Panel, ...]:
             unit="short",
             decimals=0,
             minimum=0,
+            width=8,
             links=(_TO_RANK,),
         ),
     )

@@ -97,7 +97,11 @@ class _Rank:
         waited = _CHILDREN["training_dataloader"] * slower
         numbers.histogram("fastvideo_training_dataloader_time_seconds").observe(waited)
         numbers.counter("fastvideo_training_unattributed_seconds_total").add(_UNATTRIBUTED)
-        for collective, seconds in (("all_gather", 0.05), ("reduce_scatter", 0.04)):
+        for collective, seconds in (
+            ("all_gather", 0.05),
+            ("reduce_scatter", 0.04),
+            ("all_reduce", 0.02),
+        ):
             name = "fastvideo_training_collective_wait_seconds_total"
             numbers.counter(name, collective).add(seconds * slower)
         self._tell_progress()
