@@ -127,12 +127,29 @@ def environment() -> dict[str, Any]:
     }
 
 
-def parse_arguments(description: str, *, rounds: int) -> argparse.Namespace:
-    """Parses what every benchmark takes: ``--rounds`` and ``--json``."""
+def parse_arguments(description: str, *, rounds: int, device: bool = False) -> argparse.Namespace:
+    """Parses what every benchmark takes: ``--rounds`` and ``--json``.
+
+    Args:
+        description: What is measured.
+        rounds: How often, unless somebody says otherwise.
+        device: Whether it is asked for, too.
+    """
     parser = argparse.ArgumentParser(description=description)
+    if device:
+        parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=rounds, help="how often each case runs")
     parser.add_argument("--json", type=Path, help="file that receives the results")
     return parser.parse_args()
+
+
+def device_name(device: str) -> str:
+    """Returns what people call a device."""
+    if device == "cpu":
+        return "a CPU"
+    import torch  # noqa: PLC0415 - not every benchmark needs it
+
+    return torch.cuda.get_device_name()
 
 
 def report(

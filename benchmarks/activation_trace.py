@@ -8,8 +8,8 @@ without bad values, which our pass counts as well. Timed is the thread of the mo
 writes is in the figures over both threads, which have no goal.
 
 Small tensors are what the tiny model has, where Python is what costs; large ones are a layer of a
-real one, where memory is. On a device a read also waits for everything that was launched before,
-which this benchmark cannot show on a CPU: the ratio there is lower.
+real one, where memory is. With ``--device cuda`` what is timed is the clock, until the device has
+done everything; there a read also waits for all that was launched before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import torch
-from _harness import Ratio, measure, parse_arguments, ratio, report
+from _harness import Ratio, device_name, measure, parse_arguments, ratio, report
 from torch import nn
 
 from fastvideo.hooks import attach_activation_trace, detach_activation_trace, trace_step
@@ -88,13 +88,18 @@ def model_of(size: str) -> nn.Sequential:
 
 
 def timed(model: nn.Module, x: torch.Tensor, steps: int) -> float:
-    """Returns the seconds of this thread for some steps."""
-    began = time.thread_time()
+    """Returns the seconds of this thread for some steps; on a device, those of the clock."""
+    clock = time.perf_counter if x.is_cuda else time.thread_time
+    if x.is_cuda:
+        torch.cuda.synchronize()
+    began = clock()
     with torch.no_grad():
         for step in range(steps):
             with trace_step(step):
                 model(x)
-    return time.thread_time() - began
+    if x.is_cuda:
+        torch.cuda.synchronize()
+    return clock() - began
 
 
 class Cases:
@@ -105,17 +110,20 @@ class Cases:
         dtype: Their type.
         names: The statistics.
         folder: Where files go.
+        device: Where tensors are.
 
     Attributes:
         kind: What all of it is called.
         both: The seconds of both threads, for each case that has any, as often as it ran.
     """
 
-    def __init__(self, size: str, dtype: str, names: tuple[str, ...], folder: Path) -> None:
+    def __init__(
+        self, size: str, dtype: str, names: tuple[str, ...], folder: Path, device: str
+    ) -> None:
         torch.manual_seed(0)
         self.kind = f"{size} {dtype}, {len(names)} statistics"
         self.both: dict[str, list[float]] = {"bare": [], "one read each": [], "traced": []}
-        self._x = torch.randn(_SHAPES[size]).to(_DTYPES[dtype])
+        self._x = torch.randn(_SHAPES[size]).to(device, _DTYPES[dtype])
         self._size, self._names, self._folder = size, names, folder
 
     def measure(self, rounds: int) -> dict[str, list[float]]:
@@ -194,7 +202,7 @@ def ratios_of(seconds: dict[str, list[float]], kind: str, *, goal: float | None)
 
 def main() -> int:
     """Measures and reports; returns 1 if a goal is missed."""
-    arguments = parse_arguments(__doc__ or "", rounds=15)
+    arguments = parse_arguments(__doc__ or "", rounds=15, device=True)
     torch.set_num_threads(1)
     every = tuple(_STATISTICS)
     asked = [(size, dtype, every) for size in _SHAPES for dtype in _DTYPES]
@@ -203,12 +211,13 @@ def main() -> int:
     ratios = [ratio(seconds, "off", "never attached")]
     with tempfile.TemporaryDirectory() as folder:
         for size, dtype, names in [*asked, *usual]:
-            cases = Cases(size, dtype, names, Path(folder))
+            cases = Cases(size, dtype, names, Path(folder), arguments.device)
             seconds |= cases.measure(arguments.rounds)
             goal = _GOAL if names == every else None
             ratios += ratios_of(seconds, cases.kind, goal=goal)
     report(
-        "cost of tracing activations, in units of one read per statistic and tensor",
+        f"cost of tracing activations on {device_name(arguments.device)}, in units of one read per "
+        "statistic and tensor",
         ratios,
         seconds=seconds,
         json_path=arguments.json,
