@@ -150,8 +150,8 @@ def settings_page() -> str:
         "several variables the first that is set counts; those in brackets count only where",
         "neither the others nor the file say anything. `OTEL_…` variables have the meaning that",
         "OpenTelemetry's specification gives them. A value that cannot be used is one warning and",
-        "the default. `fastvideo train --config CONFIG --dry-run` prints what is in force and",
-        "where it comes from.",
+        "the default. `fastvideo train --config CONFIG --dry-run` prints what was set, its effect",
+        "and where it comes from.",
         "",
     ]
     for group in dict.fromkeys(setting.group for setting in (*SETTINGS, *VARIABLES)):

@@ -57,6 +57,17 @@ def import_extra(module: str, *, extra: str) -> ModuleType:
         raise MissingExtraError(message, name=module) from error
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns a number with its noun, such as ``1 process`` or ``2 processes``.
+
+    Args:
+        number: How many there are.
+        noun: The word for one of them; its plural ends in s, or in es after an s.
+    """
+    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number} {noun}{ending}"
+
+
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
     """Returns the candidate that looks most like ``name``, or None if none is close."""
     matches = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.6)

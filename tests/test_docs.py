@@ -214,7 +214,9 @@ def test_what_the_page_says_of_a_dry_run_is_what_one_prints() -> None:
         "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318",
         "OTEL_EXPORTER_OTLP_HEADERS": "authorization=hidden",
     }
-    described = TelemetryConfig.from_sources(environ, {"sampler_ratio": 0.01}).describe()
+    described = TelemetryConfig.from_sources(environ, {"sampler_ratio": 0.01}).describe(
+        changed_only=True
+    )
     printed = {f"telemetry: {name}: {value}" for name, value in described.items()}
     assert set(example.splitlines()) <= printed
 

@@ -9,6 +9,7 @@ from fastvideo.errors import (
     DataError,
     FastVideoError,
     MissingExtraError,
+    counted,
     did_you_mean,
     import_extra,
     nearest,
@@ -51,3 +52,9 @@ def test_nearest_match() -> None:
     assert nearest("zzz", ["training", "models"]) is None
     assert did_you_mean("trainin", ["training"]) == " Did you mean 'training'?"
     assert did_you_mean("zzz", ["training"]) == ""
+
+
+def test_numbers_have_the_noun_that_fits() -> None:
+    """One of a thing is singular, none and several are plural."""
+    said = [counted(n, noun) for noun in ("process", "GPU") for n in (0, 1, 2)]
+    assert said == ["0 processes", "1 process", "2 processes", "0 GPUs", "1 GPU", "2 GPUs"]

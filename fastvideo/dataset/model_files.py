@@ -50,29 +50,60 @@ def resolve_model_path(init_from: str, *, option: str = "init_from") -> Path:
         ConfigError: The name is empty or unknown, or nothing can be found under it.
         DataError: A local directory is not in diffusers layout.
     """
+    local = find_local_model(init_from, option=option)
+    if local is not None:
+        return local
+    name = init_from.strip()
+    if name.startswith(TINY_SCHEME):
+        from fastvideo.dataset import tiny_assets  # noqa: PLC0415 - it imports this module
+
+        return tiny_assets.cached_tiny_wan_model(cache_directory())
+    return check_model_directory(_download(name, option))
+
+
+def find_local_model(init_from: str, *, option: str = "init_from") -> Path | None:
+    """Returns the directory of a model that is on this machine, without making or loading one.
+
+    Args:
+        init_from: As for :func:`resolve_model_path`.
+        option: What the name was given as, for messages: a key or a command-line option.
+
+    Returns:
+        The absolute path of the directory; None for a name on the hub and for a tiny model.
+
+    Raises:
+        ConfigError: The name is empty, no known tiny model, or a path that is no directory.
+        DataError: The directory is not in diffusers layout.
+    """
     name = init_from.strip()
     if not name:
         message = f"{option} is empty; expected a model directory, a hub id or tiny-random:wan2.1"
         raise ConfigError(message)
     if name.startswith(TINY_SCHEME):
-        return _tiny_model(name.removeprefix(TINY_SCHEME))
+        known = [TINY_SCHEME + model for model in TINY_MODELS]
+        if name not in known:
+            hint = did_you_mean(name, known)
+            message = f"unknown tiny model {name!r}; expected one of {', '.join(known)}.{hint}"
+            raise ConfigError(message)
+        return None
     local = Path(name).expanduser()
     if local.is_dir():
-        return check_model_directory(local.resolve())
+        return check_model_directory(local.resolve(), option=option)
     if _looks_like_path(name):
         message = (
             f"{option} {init_from!r} is not a directory (looked in {Path.cwd()}); expected a "
             "model directory in diffusers layout"
         )
         raise ConfigError(message)
-    return check_model_directory(_download(name, option))
+    return None
 
 
-def check_model_directory(directory: Path) -> Path:
+def check_model_directory(directory: Path, *, option: str = "") -> Path:
     """Returns ``directory`` if it is in diffusers layout.
 
     Args:
         directory: A directory that should hold ``model_index.json``.
+        option: What it was given as, for the message.
 
     Raises:
         DataError: ``model_index.json`` is missing.
@@ -80,8 +111,9 @@ def check_model_directory(directory: Path) -> Path:
     if not (directory / "model_index.json").is_file():
         found = ", ".join(sorted(p.name for p in directory.iterdir())[:8]) or "nothing"
         message = (
-            f"{directory} holds no model_index.json (found: {found}); expected a model in "
-            "diffusers layout with a folder per component, such as transformer/ and vae/"
+            f"{option}: {directory}".removeprefix(": ")
+            + f" holds no model_index.json (found: {found}); expected a model in diffusers layout "
+            "with a folder per component, such as transformer/ and vae/"
         )
         raise DataError(message)
     return directory
@@ -214,17 +246,6 @@ def _indexed_shards(index: Path) -> list[Path]:
 
 def _looks_like_path(name: str) -> bool:
     return name.startswith((".", "/", "~")) or name.count("/") != 1 or name.endswith("/")
-
-
-def _tiny_model(name: str) -> Path:
-    if name not in TINY_MODELS:
-        given, known = TINY_SCHEME + name, [TINY_SCHEME + known for known in TINY_MODELS]
-        hint = did_you_mean(given, known)
-        message = f"unknown tiny model {given!r}; expected one of {', '.join(known)}.{hint}"
-        raise ConfigError(message)
-    from fastvideo.dataset import tiny_assets  # noqa: PLC0415 - it imports this module
-
-    return tiny_assets.cached_tiny_wan_model(cache_directory())
 
 
 def _download(repo_id: str, option: str) -> Path:

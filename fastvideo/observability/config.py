@@ -95,13 +95,16 @@ class TelemetryConfig:
             origins=sources.origins(problems),
         )
 
-    def describe(self) -> dict[str, str]:
+    def describe(self, *, changed_only: bool = False) -> dict[str, str]:
         """Returns every setting in force with where it comes from, for people.
 
         Secrets are not shown: of headers there are names only, of URLs neither user, password nor
         query, of files their paths.
+
+        Args:
+            changed_only: Leave out what nobody has set.
         """
-        return report_settings(self)
+        return report_settings(self, changed_only=changed_only)
 
 
 class _Reader:

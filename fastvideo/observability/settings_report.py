@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from fastvideo.observability.tracing.signals import Signal
 
 _DISABLED: Final = "sdk_disabled"
+_PROGRAM: Final = "the program"
 
 
-def report_settings(config: TelemetryConfig) -> dict[str, str]:
+def report_settings(config: TelemetryConfig, *, changed_only: bool = False) -> dict[str, str]:
     """Returns every setting in force, by name, as ``value unit (origin)``.
 
     Settings of what is off are left out: of an endpoint that does not exist, of a collector that
@@ -29,6 +30,7 @@ def report_settings(config: TelemetryConfig) -> dict[str, str]:
 
     Args:
         config: The settings.
+        changed_only: Leave out what neither the file nor a variable has a say in.
     """
     values = {
         **_endpoint(config),
@@ -38,7 +40,11 @@ def report_settings(config: TelemetryConfig) -> dict[str, str]:
         "run_name": config.run_name or BY_NAME["run_name"].default,
     }
     origins = _explained(config)
-    return {name: _line(name, value, origins) for name, value in values.items()}
+    return {
+        name: _line(name, value, origins)
+        for name, value in values.items()
+        if not changed_only or origins.get(name) not in {None, "", _PROGRAM}
+    }
 
 
 def _endpoint(config: TelemetryConfig) -> dict[str, str]:
@@ -135,7 +141,7 @@ def _explained(config: TelemetryConfig) -> Mapping[str, str]:
         if config.otlp_metrics is None:
             origins["metrics_exporter"] = origins.get(_DISABLED, "")
     if config.run_name:
-        origins.setdefault("run_name", "the program")
+        origins.setdefault("run_name", _PROGRAM)
     return origins
 
 

@@ -42,7 +42,8 @@ class DistributedConfig:
         hsdp_replicate_dim: Replicas of the sharded weights.
         hsdp_shard_dim: Ranks that one replica is sharded over; -1 until a run file is loaded,
             then at least 1 with `replicate * shard == world size`.
-        pin_cpu_memory: Keep batches in page-locked host memory.
+        pin_cpu_memory: Keep batches in page-locked host memory where CUDA is used, so that they are
+            copied to the device while it computes.
         reduce_every_round: Reduce gradients over the shards in every accumulation round instead of
             the last one: each rank then keeps its share of them between the rounds, not all.
     """

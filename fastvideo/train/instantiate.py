@@ -24,11 +24,12 @@ class TargetTypeError(FastVideoError, TypeError):
     """What a `_target_` names is of another kind, or cannot be called with the given keys."""
 
 
-def resolve_target(target: object) -> Any:  # noqa: ANN401 - a class or function of any kind
+def resolve_target(target: object, *, where: str = TARGET) -> Any:  # noqa: ANN401 - of any kind
     """Imports what a dotted path names.
 
     Args:
         target: Such as `"fastvideo.train.models.wan.WanModel"`.
+        where: Key it comes from, for messages.
 
     Raises:
         ConfigError: (a `ValueError`) `target` is not text with at least one dot.
@@ -36,16 +37,16 @@ def resolve_target(target: object) -> Any:  # noqa: ANN401 - a class or function
             and the nearest match.
     """
     if not isinstance(target, str) or not all(target.split(".")) or "." not in target:
-        message = f"{TARGET} must be a dotted path 'package.module.Class', got {target!r}"
+        message = f"{where} must be a dotted path 'package.module.Class', got {target!r}"
         raise ConfigError(message)
     module_name, _, attribute = target.rpartition(".")
-    module = _import(module_name, target)
+    module = _import(module_name, target, where)
     try:
         return getattr(module, attribute)
     except AttributeError as error:
         public = [name for name in dir(module) if not name.startswith("_")]
         message = (
-            f"{TARGET} {target!r}: module {module_name!r} has no attribute {attribute!r}."
+            f"{where} {target!r}: module {module_name!r} has no attribute {attribute!r}."
             f"{did_you_mean(attribute, public)}"
         )
         raise TargetImportError(message, name=module_name) from error
@@ -129,7 +130,7 @@ def _warn_dropped(target: str, unknown: Iterable[str], free: Iterable[str]) -> N
     warnings.warn(f"{target} does not take {listed}; ignored", UserWarning, stacklevel=4)
 
 
-def _import(name: str, target: str) -> Any:  # noqa: ANN401 - a module
+def _import(name: str, target: str, where: str) -> Any:  # noqa: ANN401 - a module
     try:
         return importlib.import_module(name)
     except MissingExtraError:
@@ -137,7 +138,7 @@ def _import(name: str, target: str) -> Any:  # noqa: ANN401 - a module
     except ImportError as error:
         attribute = target.rpartition(".")[2]
         message = (
-            f"{TARGET} {target!r}: cannot import module {name!r} (for {attribute!r}): {error}."
+            f"{where} {target!r}: cannot import module {name!r} (for {attribute!r}): {error}."
             f"{_nearest_module(name)}"
         )
         raise TargetImportError(message, name=name) from error

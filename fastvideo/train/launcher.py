@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastvideo.errors import ConfigError
+from fastvideo.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,9 +88,12 @@ def plan_launch(
         if gpus == 0:
             notes.append("no GPU found and NUM_GPUS is not set: one process on the CPU (gloo)")
     elif gpus == 0:
-        notes.append(f"no GPU found: {processes} process(es) on the CPU (gloo)")
+        notes.append(f"no GPU found: {counted(processes, 'process')} on the CPU (gloo)")
     elif processes > gpus:
-        notes.append(f"{processes} processes were asked for, but only {gpus} GPU(s) are visible")
+        notes.append(
+            f"{processes} processes were asked for, but only {counted(gpus, 'GPU')} "
+            f"{'is' if gpus == 1 else 'are'} visible"
+        )
     environment = _environment(environ, on_cpu=gpus == 0, notes=notes)
     argv = (
         sys.executable,
@@ -156,8 +159,9 @@ def check_process_count(processes: int, *, gpus: int, where: str, cores: int | N
     most = max(gpus, PROCESSES_PER_CORE * cores)
     if processes > most:
         message = (
-            f"{where} asks for {processes} processes on a machine with {gpus} GPU(s) and {cores} "
-            f"core(s); expected one for each GPU, or at most {PROCESSES_PER_CORE} for each core: "
+            f"{where} asks for {counted(processes, 'process')} on a machine with "
+            f"{counted(gpus, 'GPU')} and {counted(cores, 'core')}; expected one for each GPU, or "
+            f"at most {PROCESSES_PER_CORE} for each core: "
             f"set {where} to {most} or less"
         )
         raise ConfigError(message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fastvideo.errors import ConfigError
+from fastvideo.errors import ConfigError, counted
 from fastvideo.logger import init_logger
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def reconcile_mesh(
         if strict:
             message = (
                 f"training.distributed: hsdp_replicate_dim {replicate} x hsdp_shard_dim {shard} "
-                f"does not make the {world_size} process(es) that were started. Start "
+                f"does not make {counted(world_size, 'process')}, which is what was started. Start "
                 f"{replicate * shard} processes, change the two keys, or unset "
                 f"FASTVIDEO_STRICT_MESH to let the mesh adapt"
             )
@@ -80,8 +80,8 @@ def reconcile_mesh(
         distributed.hsdp_replicate_dim = replicate if world_size % replicate == 0 else 1
         distributed.hsdp_shard_dim = world_size // distributed.hsdp_replicate_dim
         logger.warning(
-            "training.distributed: a mesh of %d x %d does not fit %d process%s; using %d x %d",
-            *(replicate, shard, world_size, "" if world_size == 1 else "es"),
+            "training.distributed: a mesh of %d x %d does not fit %s; using %d x %d",
+            *(replicate, shard, counted(world_size, "process")),
             *(distributed.hsdp_replicate_dim, distributed.hsdp_shard_dim),
         )
     distributed.num_gpus = world_size

@@ -15,6 +15,7 @@ from fastvideo import envs
 from fastvideo.errors import ConfigError
 from fastvideo.train.checkpoint.layout import LATEST, resolve_checkpoint
 from fastvideo.train.options import as_int
+from fastvideo.train.targets import check_own_target, is_own, named_targets
 from fastvideo.train.tracker_names import checked_tracker_names
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 VALIDATION: Final = "validation"
 _VALIDATION_EVERY: Final = 100
+_STUDENT: Final = "student"
 _TARGET: Final = "_target_"
 _STRICT_VARIABLES: Final = ("FASTVIDEO_NVTX_PROFILE", "FASTVIDEO_STRICT_MESH")
 
@@ -40,7 +42,11 @@ def check_run(cfg: RunConfig, *, dry_run: bool) -> None:
         ConfigError: A key has a value that cannot be used; the message names it.
         FileNotFoundError: The checkpoint to resume from does not exist.
         CheckpointError: It is damaged.
+        ImportError: A `_target_` leads nowhere in this package.
     """
+    for where, target in named_targets(cfg).items():
+        if is_own(target):
+            check_own_target(target, where=where)
     reject_unavailable(cfg.training)
     _check_output_dir(cfg.training.checkpoint.output_dir)
     _check_checkpoints(cfg.training.checkpoint)
@@ -56,6 +62,40 @@ def check_run(cfg: RunConfig, *, dry_run: bool) -> None:
         )
         raise ConfigError(message)
     _check_validation(cfg.callbacks.get(VALIDATION), cfg.training.checkpoint.output_dir)
+
+
+def check_models(cfg: RunConfig) -> None:
+    """Looks for the models of a run that are directories; imports torch.
+
+    Names on the Hugging Face hub pass: whether there is such a model is seen when it is loaded.
+    Roles whose class is not of this package pass as well.
+
+    Args:
+        cfg: The loaded run file.
+
+    Raises:
+        ConfigError: A name is missing, or a path that is no directory.
+        DataError: A directory is not in diffusers layout, or has no transformer.
+    """
+    from fastvideo.dataset.model_files import (  # noqa: PLC0415 - imports torch
+        find_local_model,
+        read_component_config,
+    )
+
+    roles = {role: spec for role, spec in cfg.models.items() if is_own(spec.get(_TARGET))}
+    for role, spec in roles.items():
+        key = f"models.{role}.init_from"
+        if not isinstance(spec.get("init_from"), str):
+            message = (
+                f"{key}: expected a model directory, a hub id or tiny-random:wan2.1, "
+                f"got {spec.get('init_from')!r}"
+            )
+            raise ConfigError(message)
+        directory = find_local_model(spec["init_from"], option=key)
+        if directory is not None:
+            read_component_config(directory, "transformer")
+    if _STUDENT in roles and cfg.training.model_path:
+        find_local_model(cfg.training.model_path, option="training.model_path")
 
 
 def check_environment() -> None:
@@ -155,6 +195,9 @@ def _check_validation(settings: Mapping[str, Any] | None, output_dir: str) -> No
     every = settings.get("every_steps", _VALIDATION_EVERY)
     if as_int(every, where="callbacks.validation.every_steps") <= 0:
         return
+    pipeline = settings.get("pipeline_target")
+    if is_own(pipeline):
+        check_own_target(str(pipeline), where="callbacks.validation.pipeline_target")
     file = settings.get("dataset_file")
     if isinstance(file, str) and not Path(file).expanduser().is_file():
         message = (

@@ -283,7 +283,7 @@ def test_train_becomes_the_launcher(
     assert argv[argv.index("--nproc_per_node") + 1] == "2"
     assert argv[-4:] == ("--config", str(run_file), "--training.data.seed", "7")
     assert environ["OMP_NUM_THREADS"] == "1"
-    assert "fastvideo: no GPU found: 2 process(es)" in capsys.readouterr().err
+    assert "fastvideo: no GPU found: 2 processes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

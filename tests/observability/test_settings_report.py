@@ -68,6 +68,14 @@ def test_every_setting_is_said() -> None:
     assert names == expected
 
 
+def test_what_nobody_has_set_can_be_left_out() -> None:
+    """No line is left of defaults; one setting leaves itself and what it decides about."""
+    nothing = TelemetryConfig.from_sources({}, {}, run_name="of the tracker")
+    assert nothing.describe(changed_only=True) == {}
+    ratio = TelemetryConfig.from_sources({"FASTVIDEO_METRICS": ""}, {"sampler_ratio": 0.5})
+    assert list(ratio.describe(changed_only=True)) == ["sampler", "sampler_ratio"]
+
+
 def test_defaults_are_those_of_the_table() -> None:
     """What is in force without being set is what the table says."""
     for name, text in _described(ALL_ON).items():

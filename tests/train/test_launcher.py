@@ -44,7 +44,7 @@ def test_num_gpus_decides_on_the_cpu_too() -> None:
     """Two processes on a CPU are two processes with one thread each."""
     plan = _plan({"NUM_GPUS": "2"})
     assert _option(plan, "--nproc_per_node") == "2"
-    assert plan.notes[0] == "no GPU found: 2 process(es) on the CPU (gloo)"
+    assert plan.notes[0] == "no GPU found: 2 processes on the CPU (gloo)"
 
 
 def test_all_gpus_are_used_by_default() -> None:
@@ -56,7 +56,7 @@ def test_all_gpus_are_used_by_default() -> None:
 
 def test_more_processes_than_gpus_are_remarked() -> None:
     """A person is told when processes will share devices."""
-    assert "only 2 GPU(s) are visible" in _plan({"NUM_GPUS": "4"}, gpus=2).notes[0]
+    assert "only 2 GPUs are visible" in _plan({"NUM_GPUS": "4"}, gpus=2).notes[0]
 
 
 def test_argument_wins_over_the_environment() -> None:
@@ -139,7 +139,7 @@ def test_far_more_processes_than_cores_are_refused(monkeypatch: pytest.MonkeyPat
     assert _option(_plan({"NUM_GPUS": str(most)}), "--nproc_per_node") == str(most)
     with pytest.raises(ConfigError, match=rf"NUM_GPUS asks for {most + 1} .* to {most} or less"):
         _plan({"NUM_GPUS": str(most + 1)})
-    with pytest.raises(ConfigError, match=r"--num-gpus asks for 99 .* 1 GPU\(s\) and 2 core"):
+    with pytest.raises(ConfigError, match=r"--num-gpus asks for 99 .* 1 GPU and 2 cores;"):
         plan_launch(ARGUMENTS, {}, num_gpus=99, visible_gpus=1)
     check_process_count(99, gpus=99, where="NUM_GPUS")
 

@@ -329,7 +329,7 @@ def test_two_runs_at_once_do_not_meet(
         for name, run in zip(("one", "two"), runs, strict=True):
             output, _ = run.communicate(timeout=240)
             assert run.returncode == 0, output
-            assert "no GPU found: 2 process(es) on the CPU (gloo)" in output
+            assert "no GPU found: 2 processes on the CPU (gloo)" in output
             metrics = tmp_path / name / "tracker" / "metrics.jsonl"
             assert len(metrics.read_text(encoding="utf-8").splitlines()) == 2
     finally:

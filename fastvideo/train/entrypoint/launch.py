@@ -21,9 +21,16 @@ from fastvideo import envs
 from fastvideo.errors import ConfigError, FastVideoError
 from fastvideo.train.entrypoint.arguments import parse_arguments
 from fastvideo.train.entrypoint.mistakes import recorded_failure
+from fastvideo.train.instantiate import TARGET
 from fastvideo.train.launcher import check_process_count, count_visible_gpus
-from fastvideo.train.preflight import check_environment, check_restarts, check_run
+from fastvideo.train.preflight import (
+    check_environment,
+    check_models,
+    check_restarts,
+    check_run,
+)
 from fastvideo.train.run_config import load_run_config
+from fastvideo.train.targets import import_foreign_targets, is_own
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -49,8 +56,6 @@ _TORCHRUN_LOGGERS: Final = (
     "torch.distributed.elastic.multiprocessing.api",
 )
 _SAID_HERE: Final = ("Received %s death signal", "Sending process %s closing", "failed (exitcode")
-_OURS: Final = "fastvideo."
-_TARGET: Final = "_target_"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -84,8 +89,8 @@ def check_launch(arguments: TrainArguments) -> RunConfig:
         The run file.
 
     Raises:
-        FastVideoError: A variable of the environment, a key of the run file, the data path or the
-            checkpoint to resume from cannot be used.
+        FastVideoError: A variable of the environment, a key of the run file, the data path, a
+            model, a class or the checkpoint to resume from cannot be used.
     """
     from fastvideo.dataset.file_list import check_data_path  # noqa: PLC0415 - imports torch
     from fastvideo.profiler import TorchProfilerConfig  # noqa: PLC0415 - imports torch
@@ -99,9 +104,11 @@ def check_launch(arguments: TrainArguments) -> RunConfig:
             _check_tracing(TorchProfilerConfig.from_env)
         cfg = load_run_config(arguments.config, arguments.overrides)
         student = cfg.models.get("student", {})
-        if str(student.get(_TARGET)).startswith(_OURS) and cfg.training.data.data_path:
+        if is_own(student.get(TARGET)) and cfg.training.data.data_path:
             check_data_path(cfg.training.data.data_path)
         check_run(cfg, dry_run=arguments.dry_run)
+        check_models(cfg)
+        import_foreign_targets(cfg)
     finally:
         root.setLevel(level)
     return cfg

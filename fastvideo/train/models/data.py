@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from fastvideo import dataset
 from fastvideo.distributed import get_sp_world_size, get_world_rank, get_world_size
 from fastvideo.errors import ConfigError, DataError
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fastvideo.train.config import TrainingConfig
+    from fastvideo.train.config import DistributedConfig, TrainingConfig
 
 _SCHEMAS = {
     "t2v": "pyarrow_schema_t2v",
@@ -52,11 +54,21 @@ def build_training_dataloader(training_config: TrainingConfig, *, text_len: int)
         num_data_workers=data.dataloader_num_workers,
         text_padding_length=text_len,
         seed=data.seed,
+        pin_memory=pins_batches(training_config.distributed),
         num_sp_groups=get_world_size() // get_sp_world_size(),
         sp_world_size=get_sp_world_size(),
         global_rank=get_world_rank(),
         required_columns=("vae_latent",) if has_latents else (),
     )
+
+
+def pins_batches(distributed: DistributedConfig) -> bool:
+    """Tells whether batches are in page-locked memory: if that is asked for, and there is CUDA.
+
+    Args:
+        distributed: The ``training.distributed`` section.
+    """
+    return distributed.pin_cpu_memory and torch.cuda.is_available()
 
 
 def check_latent_shape(latents: Tensor, *, channels: int, patch: Sequence[int]) -> None:

@@ -93,6 +93,19 @@ def test_failures_are_a_line_each(failure: Callable[..., ProcessFailure]) -> Non
     ("environ", "overrides", "expected"),
     [
         ({}, ["--training.data.data_path=missing/data"], "'missing/data' is neither a directory"),
+        (
+            {},
+            ["--models.student.init_from=./none"],
+            r"models\.student\.init_from './none' is not a",
+        ),
+        ({}, ["--models.student.init_from=null"], r"models\.student\.init_from: .* got None"),
+        ({}, ["--training.model_path=./none"], r"training\.model_path './none' is not a directory"),
+        (
+            {},
+            ["--method._target_=toy_run.ToyMethd"],
+            r"method\._target_ .* Did you mean 'ToyMethod'",
+        ),
+        ({}, ["--method._target_=toy_rn.ToyMethod"], r"method\._target_ .* cannot import module"),
         ({"FASTVIDEO_TORCH_PROFILE_REGIONS": "nowhere"}, [], "selects no registered region"),
         ({"FASTVIDEO_TORCH_PROFILE_STEPS": "9-1"}, [], "FASTVIDEO_TORCH_PROFILE_STEPS contains"),
         ({"FASTVIDEO_TORCH_PROFILE_RANKS": "x"}, [], "FASTVIDEO_TORCH_PROFILE_RANKS contains"),
@@ -114,12 +127,15 @@ def test_mistakes_are_found_before_the_start(
     }
     for name, value in defaults.items():
         monkeypatch.setenv(name, value)
-    target = "--models.student._target_=fastvideo.train.models.wan.WanModel"
-    check_launch(TrainArguments(run_file, dry_run=False, overrides=(target,)))
+    target = (
+        "--models.student._target_=fastvideo.train.models.wan.WanModel",
+        "--models.student.init_from=tiny-random:wan2.1",
+    )
+    check_launch(TrainArguments(run_file, dry_run=False, overrides=target))
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(FastVideoError, match=expected):
-        check_launch(TrainArguments(run_file, dry_run=False, overrides=(target, *overrides)))
+        check_launch(TrainArguments(run_file, dry_run=False, overrides=(*target, *overrides)))
 
 
 def test_data_of_other_models_is_their_business(run_file: Path) -> None:
@@ -129,13 +145,32 @@ def test_data_of_other_models_is_their_business(run_file: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("--models.student._target_=fastvideo.train.models.wam.WanModel", "Did you mean 'wan'?"),
+        ("--method._target_=toy_run.ToyMethd", "Did you mean 'ToyMethod'?"),
+    ],
+)
+def test_a_class_that_is_not_there_is_one_line_before_the_start(
+    run_file: Path, override: str, said: str
+) -> None:
+    """The status is 2, and no rank has said anything."""
+    process = _start(run_file, override)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 2
+    (line,) = output.splitlines()
+    assert line.startswith("error: ")
+    assert line.endswith(said)
+
+
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_a_mistake_that_both_ranks_make_is_said_once(run_file: Path) -> None:
     """One line with the mistake, and no traceback."""
-    output, _ = _start(run_file, "--method._target_=toy_run.Nothing", ranks=2).communicate(
-        timeout=240
-    )
-    assert output.count("has no attribute 'Nothing'") == 1
+    student = "--models.student={_target_: toy_run.ToyModel}"
+    output, _ = _start(run_file, student, ranks=2).communicate(timeout=240)
+    assert output.count("needs 'init_from'") == 1
     assert "Traceback" not in output
 
 

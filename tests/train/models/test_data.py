@@ -49,6 +49,24 @@ def test_text_only_data_needs_no_latents(config: TrainingConfig, prompts: Path) 
     assert batches[0]["text_embedding"].shape == (2, 16, 32)
 
 
+@pytest.mark.parametrize(("asked", "has_cuda"), [(1, 1), (1, 0), (0, 1), (0, 0)])
+def test_batches_are_pinned_if_asked_for_and_useful(
+    config: TrainingConfig,
+    prompts: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: int,
+    has_cuda: int,
+) -> None:
+    """Only training.distributed.pin_cpu_memory pins, and only where CUDA is used."""
+    config.data.data_path = str(prompts)
+    config.data.preprocessed_data_type = "text_only"
+    config.distributed.pin_cpu_memory = bool(asked)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: bool(has_cuda))
+    monkeypatch.setattr("torch.cuda.device_count", lambda: has_cuda)
+    loader = build_training_dataloader(config, text_len=4)
+    assert loader.pin_memory is bool(asked and has_cuda)
+
+
 def test_a_video_data_set_must_have_latents(config: TrainingConfig, prompts: Path) -> None:
     """A data set of prompts under type t2v is refused when the loader is built."""
     config.data.data_path = str(prompts)

@@ -63,8 +63,9 @@ def complete_cache(
     on_first_rank(group, lambda: cache.mark_complete(total))
     lacking = [rank for rank, sees in enumerate(_who_sees(cache, total, group)) if not sees]
     if lacking:
+        ranks = "rank" if len(lacking) == 1 else "ranks"
         message = (
-            f"method.teacher_path_cache: rank(s) {', '.join(map(str, lacking))} do not see all of "
+            f"method.teacher_path_cache: {ranks} {', '.join(map(str, lacking))} cannot see all of "
             f"{cache.root}; it must be on a file system that all nodes share"
         )
         raise ConfigError(message)

@@ -53,6 +53,7 @@ from fastvideo.train.methods.knowledge_distillation.trajectory_dataset import (
 )
 from fastvideo.train.methods.ode import follow_flow, sigma_grid
 from fastvideo.train.methods.optimizers import build_role_optimizer, schedule_plan
+from fastvideo.train.models.data import pins_batches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -118,6 +119,7 @@ class KDMethod(TrainingMethod):
             self.training_config.data,
             group=get_dp_rank(),
             num_groups=get_dp_world_size(),
+            pin_memory=pins_batches(self.training_config.distributed),
         )
         self._build_optimizer()
 

@@ -89,7 +89,12 @@ class TrajectoryDataset(Dataset[Batch]):
 
 
 def trajectory_loader(
-    dataset: TrajectoryDataset, data: DataConfig, *, group: int, num_groups: int
+    dataset: TrajectoryDataset,
+    data: DataConfig,
+    *,
+    group: int,
+    num_groups: int,
+    pin_memory: bool = False,
 ) -> StatefulDataLoader:
     """Returns the loader of one rank over trajectories, resumable like that of the data set.
 
@@ -98,6 +103,7 @@ def trajectory_loader(
         data: Batch size, seed and number of workers.
         group: Data-parallel group of this rank.
         num_groups: Data-parallel groups.
+        pin_memory: Hand out tensors in page-locked memory.
 
     Raises:
         ConfigError: There are fewer trajectories than one batch per group.
@@ -111,5 +117,9 @@ def trajectory_loader(
         seed=data.seed,
     )
     return stateful_loader(
-        dataset, sampler, num_data_workers=data.dataloader_num_workers, seed=data.seed
+        dataset,
+        sampler,
+        num_data_workers=data.dataloader_num_workers,
+        seed=data.seed,
+        pin_memory=pin_memory,
     )

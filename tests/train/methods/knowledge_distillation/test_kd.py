@@ -234,7 +234,7 @@ def test_a_rank_that_does_not_see_the_files_is_named(
     method = _method(toys, tmp_path)
     monkeypatch.setattr(generation, "_VISIBLE_WITHIN_S", 0.0)
     monkeypatch.setattr(type(method.cache), "is_complete", lambda self, total: False)
-    with pytest.raises(ConfigError, match=r"rank\(s\) 0 do not see all of .* all nodes share"):
+    with pytest.raises(ConfigError, match=r": rank 0 cannot see all of .* all nodes share"):
         method.on_train_start()
 
 
