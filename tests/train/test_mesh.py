@@ -53,7 +53,9 @@ def test_fitting_mesh_is_kept_in_silence(caplog: pytest.LogCaptureFixture) -> No
 def test_strict_mesh_refuses() -> None:
     """Strictness turns the warning into an error that names both keys."""
     mesh = DistributedConfig(num_gpus=4, hsdp_replicate_dim=1, hsdp_shard_dim=4)
-    with pytest.raises(ConfigError, match=r"hsdp_replicate_dim 1 x hsdp_shard_dim 4.*make 2 processes"):
+    with pytest.raises(
+        ConfigError, match=r"hsdp_replicate_dim 1 x hsdp_shard_dim 4.*make 2 processes"
+    ):
         reconcile_mesh(mesh, 2, strict=True)
     assert _dims(mesh) == (4, 1, 4)
 
