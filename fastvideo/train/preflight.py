@@ -14,6 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 from fastvideo import envs
 from fastvideo.errors import ConfigError
 from fastvideo.train.checkpoint.layout import LATEST, resolve_checkpoint
+from fastvideo.train.checkpoint.origin import (
+    MethodNames,
+    newest_whole,
+    refuse_mixing,
+    refuse_other_method,
+)
 from fastvideo.train.options import as_int
 from fastvideo.train.targets import check_own_target, is_own, named_targets
 from fastvideo.train.tracker_names import checked_tracker_names
@@ -28,6 +34,7 @@ VALIDATION: Final = "validation"
 _VALIDATION_EVERY: Final = 100
 _STUDENT: Final = "student"
 _TARGET: Final = "_target_"
+_OURS: Final = "fastvideo."
 _STRICT_VARIABLES: Final = ("FASTVIDEO_NVTX_PROFILE", "FASTVIDEO_STRICT_MESH")
 
 
@@ -49,7 +56,7 @@ def check_run(cfg: RunConfig, *, dry_run: bool) -> None:
             check_own_target(target, where=where)
     reject_unavailable(cfg.training)
     _check_output_dir(cfg.training.checkpoint.output_dir)
-    _check_checkpoints(cfg.training.checkpoint)
+    _check_checkpoints(cfg.training.checkpoint, str(cfg.method.get(_TARGET, "")))
     checked_tracker_names(cfg.training.tracker.trackers)
     if dry_run:
         return
@@ -214,14 +221,26 @@ def _check_validation(settings: Mapping[str, Any] | None, output_dir: str) -> No
         raise ConfigError(message)
 
 
-def _check_checkpoints(checkpoint: CheckpointConfig) -> None:
+def _check_checkpoints(checkpoint: CheckpointConfig, method: str) -> None:
     """Looks for a place to save to, and for what a run is to go on from."""
-    if checkpoint.training_state_checkpointing_steps > 0 and not checkpoint.output_dir:
+    saves = checkpoint.training_state_checkpointing_steps > 0
+    if saves and not checkpoint.output_dir:
         message = (
             "training.checkpoint.output_dir is empty, but checkpoints are to be saved every "
             f"{checkpoint.training_state_checkpointing_steps} steps. Set --training.checkpoint."
             "output_dir DIR, or --training.checkpoint.training_state_checkpointing_steps 0"
         )
         raise ConfigError(message)
-    if checkpoint.resume_from_checkpoint != LATEST:
-        resolve_checkpoint(checkpoint.resume_from_checkpoint, checkpoint.output_dir)
+    is_latest = checkpoint.resume_from_checkpoint == LATEST
+    resumed = (
+        newest_whole(checkpoint.output_dir)
+        if is_latest
+        else resolve_checkpoint(checkpoint.resume_from_checkpoint, checkpoint.output_dir)
+    )
+    if not method.startswith(_OURS):
+        return  # it may derive from the one that saved; the trainer knows when it is loaded
+    names = MethodNames(method, {method.rpartition(".")[2]})
+    if resumed is not None:
+        refuse_other_method(resumed, names)
+    if saves and not is_latest:
+        refuse_mixing(checkpoint.output_dir, names)

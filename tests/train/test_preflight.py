@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ import pytest
 
 from fastvideo.errors import ConfigError
 from fastvideo.train import preflight
+from fastvideo.train.checkpoint.errors import CheckpointError
 from fastvideo.train.config import TrainingConfig
 from fastvideo.train.run_config import RunConfig
 
@@ -157,4 +159,32 @@ def test_a_checkpoint_that_is_not_there_is_refused(tmp_path: Path) -> None:
     preflight.check_run(cfg, dry_run=False)
     cfg.training.checkpoint.resume_from_checkpoint = str(tmp_path / "checkpoint-9")
     with pytest.raises(FileNotFoundError, match=r"there is no directory .*checkpoint-9"):
+        preflight.check_run(cfg, dry_run=False)
+
+
+def test_a_checkpoint_of_another_method_is_refused(tmp_path: Path) -> None:
+    """Before processes start, where the method is one of ours: others may derive from it."""
+    dcp = tmp_path / "checkpoint-3" / "dcp"
+    dcp.mkdir(parents=True)
+    (dcp / ".metadata").touch()
+    methods = "fastvideo.train.methods"
+    saved = {"method": {"target": f"{methods}.moved.DMD2Method", "roles": ["critic", "student"]}}
+    (dcp.parent / "metadata.json").write_text(json.dumps(saved))
+    cfg = _run_config()
+    checkpoint = cfg.training.checkpoint
+    checkpoint.output_dir = str(tmp_path)
+    checkpoint.resume_from_checkpoint = "latest"
+    for target in ("mine.Method", f"{methods}.distribution_matching.DMD2Method"):
+        cfg.method["_target_"] = target
+        preflight.check_run(cfg, dry_run=False)
+    cfg.method["_target_"] = f"{methods}.fine_tuning.FineTuneMethod"
+    refused = "saved by DMD2Method with the roles critic, student, and this run's method is FineTu"
+    for resume in ("latest", str(tmp_path)):
+        checkpoint.resume_from_checkpoint = resume
+        with pytest.raises(CheckpointError, match=f"resume_from_checkpoint: .*{refused}"):
+            preflight.check_run(cfg, dry_run=False)
+    checkpoint.resume_from_checkpoint = ""
+    preflight.check_run(cfg, dry_run=False)
+    checkpoint.training_state_checkpointing_steps = 1
+    with pytest.raises(CheckpointError, match=f"output_dir: .*{refused}"):
         preflight.check_run(cfg, dry_run=False)

@@ -23,13 +23,14 @@ from fastvideo.logger import init_logger
 from fastvideo.train.checkpoint import storage
 from fastvideo.train.checkpoint.directory import telling_of_files
 from fastvideo.train.checkpoint.errors import CheckpointError
+from fastvideo.train.checkpoint.fit import CALLBACKS
 from fastvideo.train.checkpoint.layout import (
     DCP,
     checkpoint_step,
     read_metadata,
     resolve_checkpoint,
 )
-from fastvideo.train.checkpoint.state import CALLBACKS, MODULE_KEY
+from fastvideo.train.checkpoint.state import MODULE_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

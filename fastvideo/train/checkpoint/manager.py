@@ -7,6 +7,7 @@ none waits for another one that has given up.
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -41,12 +42,22 @@ from fastvideo.train.checkpoint.layout import (
     resolve_checkpoint,
     what_is_missing,
 )
+from fastvideo.train.checkpoint.origin import (
+    METHOD,
+    OUTPUT_KEY,
+    RESUME_KEY,
+    MethodNames,
+    describe_method,
+    misfit_message,
+    refuse_mixing,
+    refuse_other_method,
+)
 from fastvideo.train.checkpoint.plain import from_plain, read_plain, to_plain, write_plain
 from fastvideo.train.checkpoint.rng import random_state, reseed_new_rank, restore_random_state
 from fastvideo.train.checkpoint.state import RunState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from concurrent.futures import Future
 
     from fastvideo.train.callbacks import CallbackDict
@@ -245,6 +256,7 @@ class CheckpointManager:
     def _complete(self, path: Path, step: int) -> None:
         metadata = {
             "config": self._raw_config,
+            METHOD: describe_method(self._method, self._state.roles(), self._state.optimizers()),
             "world_size": self._ranks.world_size,
             "versions": _versions(),
         }
@@ -308,6 +320,8 @@ class CheckpointManager:
             ConfigError: (a `ValueError`) The directory holds none.
             CheckpointError: It is damaged, or belongs to another run.
         """
+        if self.config.save_steps > 0:
+            self._on_first_rank(lambda: self._look_at_output_dir(resume_from_checkpoint))
         if not resume_from_checkpoint:
             return None
         checkpoint: Path | None = self._on_first_rank(
@@ -321,17 +335,19 @@ class CheckpointManager:
                 )
             return None
         step = _step(checkpoint)
+        index, tensors = self._fitting(checkpoint)
         own = self._on_all_ranks(lambda: self._read_rank_file(checkpoint))
-        index = self._on_all_ranks(lambda: self._check(checkpoint))
-        tensors = self._on_all_ranks(lambda: self._state.wanted(index.state_dict_metadata))
+        self._on_all_ranks(lambda: self._verify(checkpoint, index))
+        overridden = self._state.overridden_settings(own)
         storage.load_tensors(tensors, checkpoint / DCP, self._ranks)
-        self._on_all_ranks(lambda: self._state.restore(tensors, own))
+        self._on_all_ranks(lambda: self._restore(checkpoint, tensors, own))
         restore_data_state(self._loader, own["data"], same_ranks=self._same_ranks(own), step=step)
         is_own = own["rank"] == self._ranks.rank
         self._resumed = _Resumed(step, own["rng"] if is_own else None)
         self._last_saved = step
         if self._ranks.is_first_rank:
             logger.info("going on after step %d from %s", step, checkpoint)
+            self._warn_of_settings(checkpoint, overridden)
             self._warn_of_others(checkpoint, own)
         return step
 
@@ -360,11 +376,51 @@ class CheckpointManager:
                 return dict(from_plain(first))
         return dict(from_plain(read_plain(path)))
 
-    def _check(self, checkpoint: Path) -> Any:  # noqa: ANN401 - torch's index
-        index = storage.read_index(checkpoint / DCP)
+    def _look_at_output_dir(self, resume_from_checkpoint: str) -> None:
+        """Refuses to save among checkpoints of another method; warns of older ones of this one."""
+        names = MethodNames.of(self._method, self._raw_config)
+        if resume_from_checkpoint == LATEST:
+            return  # the newest is refused as what to go on from
+        newest = refuse_mixing(self.output_dir, names)
+        if newest is not None and not resume_from_checkpoint:
+            logger.warning(
+                "%s has checkpoints up to step %d, and this run begins from the start: it will "
+                "replace and remove some of them. Set --%s latest to go on with them, or "
+                "another --%s to keep them",
+                *(self.output_dir, _step(newest), RESUME_KEY, OUTPUT_KEY),
+            )
+
+    def _fitting(self, checkpoint: Path) -> tuple[Any, dict[str, torch.Tensor]]:
+        """Returns a checkpoint's index and the tensors to read, if it belongs to this run."""
+        names = MethodNames.of(self._method, self._raw_config)
+        origin = self._on_first_rank(lambda: refuse_other_method(checkpoint, names))
+        index = self._on_all_ranks(lambda: storage.read_index(checkpoint / DCP))
+        with _naming_misfits(checkpoint):
+            tensors, notes = self._on_all_ranks(
+                lambda: self._state.wanted(index.state_dict_metadata, origin)
+            )
+        if self._ranks.is_first_rank:
+            for note in notes:
+                logger.warning("%s: %s", checkpoint, note)
+        return index, tensors
+
+    def _verify(self, checkpoint: Path, index: Any) -> None:  # noqa: ANN401 - torch's index
         ranks = self._ranks
         storage.verify_files(checkpoint / DCP, index, part=ranks.rank, parts=ranks.world_size)
-        return index
+
+    def _restore(
+        self, checkpoint: Path, tensors: dict[str, torch.Tensor], own: Mapping[str, Any]
+    ) -> None:
+        with _naming_misfits(checkpoint):
+            self._state.restore(tensors, own)
+
+    def _warn_of_settings(self, checkpoint: Path, overridden: list[str]) -> None:
+        if overridden:
+            logger.warning(
+                "the optimizers go on with the settings of %s, and those of the run file have no "
+                "effect: %s",
+                *(checkpoint.name, "; ".join(overridden)),
+            )
 
     def _same_ranks(self, own: Mapping[str, Any]) -> bool:
         return int(own["world_size"]) == self._ranks.world_size
@@ -409,6 +465,15 @@ class CheckpointManager:
 
 def _step(checkpoint: Path) -> int:
     return checkpoint_step(checkpoint) or 0
+
+
+@contextmanager
+def _naming_misfits(checkpoint: Path) -> Iterator[None]:
+    """Adds to an error which checkpoint does not fit, and what to do."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(misfit_message(checkpoint, str(error))) from error
 
 
 def _attempt(work: Callable[[], Any]) -> tuple[Any, FastVideoError | None]:

@@ -20,8 +20,9 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.optim import Optimizer
 
-from fastvideo.logger import init_logger
 from fastvideo.train.checkpoint.errors import CheckpointError
+from fastvideo.train.checkpoint.fit import CALLBACKS, check_fit
+from fastvideo.train.checkpoint.origin import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,17 +32,18 @@ if TYPE_CHECKING:
     from fastvideo.train.callbacks import CallbackDict
     from fastvideo.train.methods.base import TrainingMethod
 
-logger = init_logger(__name__)
-
-CALLBACKS: Final = "callbacks"
-"""First part of the names of callbacks' tensors."""
-
 MODULE_KEY: Final = "roles.{role}.transformer"
 """Name that `TrainingMethod.checkpoint_state` gives the transformer of a role."""
 
+_ROLES: Final = "roles."
 _OPTIMIZERS: Final = "optimizers."
 _GROUP: Final = "param_groups"
 _PARAMS: Final = "params"
+_SETTINGS: Final = (
+    (("initial_lr", "lr"), "learning rate"),  # the first where there is a schedule
+    (("betas",), "betas"),
+    (("weight_decay",), "weight decay"),
+)
 _FLAT: Final = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
@@ -92,37 +94,60 @@ class RunState:
                 own[key] = item
         return {"method": own, CALLBACKS: self._callback_values()}
 
-    def wanted(self, saved: Mapping[str, Any]) -> dict[str, Tensor]:
+    def roles(self) -> list[str]:
+        """Returns the roles whose weights are saved."""
+        keys = self._method.checkpoint_state()
+        return [key.split(".")[1] for key in keys if key.startswith(_ROLES)]
+
+    def optimizers(self) -> dict[str, Optimizer]:
+        """Returns the optimizers whose state is saved, by role."""
+        state = self._method.checkpoint_state()
+        return {
+            key.removeprefix(_OPTIMIZERS): item
+            for key, item in state.items()
+            if isinstance(item, Optimizer)
+        }
+
+    def wanted(
+        self, saved: Mapping[str, Any], origin: Origin | None = None
+    ) -> tuple[dict[str, Tensor], list[str]]:
         """Returns the tensors to read; what a checkpoint must have and lacks is an error.
 
         A callback that the saved run did not have is left out: it starts afresh.
 
         Args:
             saved: The names in the checkpoint, to objects with a ``size``.
+            origin: What the checkpoint says of the run that saved it.
+
+        Returns:
+            The tensors by name, and what else differs, a sentence each.
 
         Raises:
-            CheckpointError: A tensor of the method is missing or has another shape.
+            CheckpointError: The checkpoint has other roles, or tensors of the method are missing
+                or have other shapes.
         """
         tensors = self.tensors()
-        missing = [name for name in tensors if name not in saved]
-        needed = [name for name in missing if not name.startswith(f"{CALLBACKS}.")]
-        if needed:
-            message = (
-                f"the checkpoint does not have {len(needed)} of the {len(tensors)} tensors of "
-                f"this run, such as {needed[0]!r}: it was saved by another method or model"
-            )
-            raise CheckpointError(message)
-        for name in missing:
-            del tensors[name]
-        for name, tensor in tensors.items():
-            size = tuple(saved[name].size)
-            if size != tuple(tensor.shape):
-                message = (
-                    f"{name} has shape {list(size)} in the checkpoint and {list(tensor.shape)} "
-                    "in this run; resume with the model that was saved"
-                )
-                raise CheckpointError(message)
-        return tensors
+        notes = check_fit(tensors, saved, optimizers=self.optimizers(), origin=origin or Origin())
+        return {name: tensor for name, tensor in tensors.items() if name in saved}, notes
+
+    def overridden_settings(self, plain: Mapping[str, Any]) -> list[str]:
+        """Returns the settings of optimizers that a checkpoint changes, a phrase each.
+
+        Args:
+            plain: What :meth:`plain` returned in the saved run; to be called before
+                :meth:`restore`.
+        """
+        found = []
+        for role, optimizer in self.optimizers().items():
+            saved = plain["method"].get(f"{_OPTIMIZERS}{role}") or {}
+            for group, values in zip(optimizer.param_groups, saved.get("groups", ()), strict=False):
+                found += [
+                    f"{label} of the role {role} stays {theirs} (run file: {mine})"
+                    for keys, label in _SETTINGS
+                    for mine, theirs in [(_first_of(group, keys), _first_of(values, keys))]
+                    if None not in (mine, theirs) and mine != theirs
+                ]
+        return list(dict.fromkeys(found))
 
     def restore(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> None:
         """Takes a checkpoint's content back.
@@ -219,11 +244,15 @@ class RunState:
         if self._callbacks is None:
             return
         states = {name: dict(state) for name, state in saved.items()}
-        for name, state in states.items():
-            for key in self._shared_keys(name):
+        for name, state in list(states.items()):
+            present = self._callback_states().get(name, {})
+            for key in self._shared_keys(name) & present.keys():
                 shared = _below(tensors, f"{CALLBACKS}.{name}.{key}")
                 if shared:
                     state[key] = shared
+                elif present[key]:  # its tensors are missing: what is left is of no use
+                    del states[name]
+                    break
         self._callbacks.load_state_dict(states)
 
 
@@ -244,6 +273,13 @@ def _set_module_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 def _module_options(module: nn.Module) -> StateDictOptions:
     trainable = any(parameter.requires_grad for parameter in module.parameters())
     return StateDictOptions(ignore_frozen_params=trainable)
+
+
+def _first_of(group: Mapping[str, Any], keys: tuple[str, ...]) -> Any:  # noqa: ANN401 - settings
+    value = next((group[key] for key in keys if key in group), None)
+    if isinstance(value, torch.Tensor):
+        value = value.item()
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _below(tensors: Mapping[str, Tensor], key: str) -> dict[str, Tensor]:

@@ -283,8 +283,8 @@ def test_a_rank_file_of_its_own_is_missed(run: Any, tmp_path: Path) -> None:
         _manager(run, tmp_path).maybe_resume(resume_from_checkpoint="latest")
 
 
-def test_another_method_is_refused(run: Any, tmp_path: Path) -> None:
-    """With a tensor that it would need."""
+def test_other_roles_are_refused(run: Any, tmp_path: Path) -> None:
+    """With those of the checkpoint and those of the run."""
     manager = _manager(run, tmp_path, save_steps=1)
     manager.maybe_save(1)
     content = plain.read_plain(tmp_path / "checkpoint-1" / "rng_state_rank0.pt")
@@ -293,8 +293,116 @@ def test_another_method_is_refused(run: Any, tmp_path: Path) -> None:
     other = _manager(run, tmp_path)
     critic = torch.nn.Linear(1, 1)
     other._state._method = _With(run.method, state | {"roles.critic.transformer": critic})
-    with pytest.raises(CheckpointError, match=r"such as 'roles\.critic\.transformer\.weight'"):
+    with pytest.raises(CheckpointError, match="the roles student, as FineTuneMethod saved them"):
         other.maybe_resume(resume_from_checkpoint="latest")
+
+
+@pytest.fixture
+def finetuned(runs: ModuleType, data: Path, tmp_path: Path) -> Path:
+    """The output directory of a run that was saved once."""
+    out = tmp_path / "finetuned"
+    runs.Run("finetune", data, out, save=CheckpointConfig(save_steps=1)).train(1)
+    return out
+
+
+def _content(out: Path) -> dict[str, tuple[int, int]]:
+    return {
+        str(path.relative_to(out)): (path.stat().st_mtime_ns, path.stat().st_size)
+        for path in sorted(out.rglob("*"))
+    }
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("resume", ["latest", "path", ""])
+def test_another_method_is_refused(
+    runs: ModuleType, data: Path, finetuned: Path, tmp_path: Path, resume: str, *, old: bool
+) -> None:
+    """Both are named, and what to do; what is there stays. Older checkpoints say it in places."""
+    metadata = finetuned / "checkpoint-1" / "metadata.json"
+    content = json.loads(metadata.read_text())
+    assert content["method"]["roles"] == ["student"]
+    assert content["method"]["optimizers"] == {"student": "AdamW"}
+    if old:
+        content["config"] = {"method": {"_target_": content.pop("method")["target"]}}
+        metadata.write_text(json.dumps(content))
+    before = _content(finetuned)
+    out = tmp_path / "dmd2" if resume == "path" else finetuned
+    save = CheckpointConfig(save_steps=1)
+    other = runs.Run("dmd2", data, out, save=save)
+    resume = str(finetuned) if resume == "path" else resume
+    with pytest.raises(CheckpointError) as refusal:
+        other.train(2, resume=resume)
+    key = "resume_from_checkpoint" if resume else "output_dir"
+    message = str(refusal.value)
+    assert message.startswith(f"training.checkpoint.{key}: {finetuned / 'checkpoint-1'}")
+    assert "it was saved by FineTuneMethod" in message
+    assert ("with the roles student" in message) is not old
+    assert "this run's method is DMD2Method" in message
+    assert "another --training.checkpoint.output_dir" in message or not resume
+    assert _content(finetuned) == before
+
+
+def test_a_checkpoint_that_does_not_say_who_saved_it(
+    runs: ModuleType, data: Path, finetuned: Path, tmp_path: Path
+) -> None:
+    """The run goes on from one that has its tensors; one with other roles is refused."""
+    metadata = finetuned / "checkpoint-1" / "metadata.json"
+    content = json.loads(metadata.read_text())
+    del content["method"]
+    metadata.write_text(json.dumps(content | {"config": None}))
+    run = runs.Run("finetune", data, tmp_path / "more").train(2, resume=str(finetuned))
+    assert list(run.recorder.steps) == [2]
+    other = runs.Run("dmd2", data, tmp_path / "dmd2")
+    with pytest.raises(CheckpointError, match="of the roles student, and this run keeps those of"):
+        other.train(2, resume=str(finetuned))
+
+
+def test_another_model_is_refused_by_its_parameters(
+    run: Any, finetuned: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the checkpoint, the role and shapes; before anything is changed."""
+    state = run.method.checkpoint_state()
+    other = _manager(run, finetuned)
+    other._state._method = _With(run.method, {"roles.student.transformer": torch.nn.Linear(1, 1)})
+    with pytest.raises(
+        CheckpointError, match=r"checkpoint-1 does not fit .*models\.student differ:"
+    ):
+        other.maybe_resume(resume_from_checkpoint="latest")
+    sgd = torch.optim.SGD(run.method.student.transformer.parameters())
+    other._state._method = _With(run.method, state | {"optimizers.student": sgd})
+    with pytest.raises(CheckpointError, match="optimizer of the role student was AdamW and is SGD"):
+        other.maybe_resume(resume_from_checkpoint="latest")
+    assert "going on" not in caplog.text
+
+
+def test_a_changed_learning_rate_is_said_to_have_no_effect(
+    runs: ModuleType, data: Path, finetuned: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In one warning with both values."""
+    run = runs.Run("finetune", data, finetuned)
+    for group in run.method._optimizer_dict["student"].param_groups:
+        group |= {"lr": 5e-4, "initial_lr": 5e-4}
+    caplog.set_level("WARNING", "fastvideo")
+    run.train(2, resume="latest")
+    (record,) = (r for r in caplog.records if "no effect" in r.getMessage())
+    assert record.getMessage().endswith(
+        "go on with the settings of checkpoint-1, and those of the run file have no effect: "
+        "learning rate of the role student stays 0.001 (run file: 0.0005)"
+    )
+    assert run.method._optimizer_dict["student"].param_groups[0]["initial_lr"] == 1e-3
+
+
+def test_a_start_among_older_checkpoints_is_said(
+    runs: ModuleType, data: Path, finetuned: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They will be replaced and removed; a run that goes on is told nothing."""
+    caplog.set_level("WARNING", "fastvideo")
+    save = CheckpointConfig(save_steps=1)
+    runs.Run("finetune", data, finetuned, save=save).train(2, resume="latest")
+    runs.Run("finetune", data, finetuned, save=save).train(3, resume=str(finetuned))
+    assert caplog.text == ""
+    runs.Run("finetune", data, finetuned, save=save).train(1)
+    assert "has checkpoints up to step 3, and this run begins from the start" in caplog.text
 
 
 class _With:
