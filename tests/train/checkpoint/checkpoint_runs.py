@@ -67,7 +67,7 @@ class Run:
     """One run of a method, from its construction to its end.
 
     Args:
-        name: ``finetune`` or ``dmd2``.
+        name: ``finetune``, ``dmd2``, ``kd`` or ``nft``.
         data: The data set.
         out: Its output directory.
         mesh: Replicas and shards.
@@ -146,6 +146,7 @@ def resumed_equals_whole(name: str, data: Path, out: Path, **options: Any) -> di
         "whole": list(whole.recorder.steps.values()),
         "scalars": [s for s in (4, 5, 6) if second.recorder.steps[s] != whole.recorder.steps[s]],
         "tensors": differing(whole.tensors(), second.tensors()),
+        "averages": sorted({n.partition(".")[0] for n in second.tensors() if "ema." in n}),
         "sharded": any(
             isinstance(p, DTensor) for p in whole.method.student.transformer.parameters()
         ),
@@ -158,6 +159,8 @@ def two_ranks(data: Path, out: Path) -> dict[str, Any]:
     for key, name, mesh, options in (
         ("finetune", "finetune", (1, 2), {"workers": 2, "async_save": True}),
         ("dmd2", "dmd2", (1, 2), {"workers": 0}),
+        ("kd", "kd", (1, 2), {"workers": 0}),
+        ("nft", "nft", (1, 2), {"workers": 0, "async_save": True}),
         ("replicas", "finetune", (2, 1), {"workers": 0}),
     ):
         results[key] = resumed_equals_whole(name, data, out / key, mesh=mesh, ema=True, **options)

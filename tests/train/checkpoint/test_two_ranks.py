@@ -47,13 +47,15 @@ def ranks(data: Path, out: Path) -> list[dict[str, Any]]:
     return results
 
 
-@pytest.mark.parametrize("scenario", ["finetune", "dmd2", "replicas"])
+@pytest.mark.parametrize("scenario", ["finetune", "dmd2", "kd", "nft", "replicas"])
 def test_three_and_three_steps_are_six(ranks: list[dict[str, Any]], scenario: str) -> None:
     """Losses of both ranks, weights, optimizers and averages; the ranks see different losses."""
     for rank in ranks:
         result = rank[scenario]
         assert result["sharded"]
         assert (result["steps"], result["scalars"], result["tensors"]) == ([4, 5, 6], [], [])
+        own = ["ema"] if scenario == "nft" else []  # beside that of the callback
+        assert result["averages"] == ["callbacks", *own]
     first, second = (rank[scenario]["whole"] for rank in ranks)
     assert all(a["total_loss"] != b["total_loss"] for a, b in zip(first, second, strict=True))
 
