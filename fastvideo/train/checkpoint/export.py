@@ -27,13 +27,15 @@ from fastvideo.train.checkpoint.fit import CALLBACKS
 from fastvideo.train.checkpoint.layout import (
     DCP,
     checkpoint_step,
+    rank_file_name,
     read_metadata,
     resolve_checkpoint,
 )
+from fastvideo.train.checkpoint.plain import read_plain
 from fastvideo.train.checkpoint.state import MODULE_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from torch import Tensor, nn
 
@@ -43,7 +45,8 @@ EXPORT_FILE: Final = "export.json"
 """Says in an exported directory which checkpoint it was made from."""
 
 STUDENT: Final = "student"
-_EMA_PREFIX: Final = f"{CALLBACKS}.ema.student_ema."
+_CALLBACK_EMA: Final = f"{CALLBACKS}.ema.student_ema."
+_METHOD_EMA: Final = "ema.student."
 _TRANSFORMER: Final = "transformer"
 _MODEL_INDEX: Final = "model_index.json"
 _DTYPES: Final = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -58,7 +61,8 @@ class ExportRequest:
             stands for its newest checkpoint.
         output_dir: The directory to write.
         role: Whose transformer.
-        ema: Take the moving average of the student instead of its weights.
+        ema: Take the moving average of the student instead of its weights: that of
+            ``callbacks.ema``, else the method's own.
         base_model: Directory or name of the model to put the weights into; None for the one that
             the checkpoint says the role was started from.
         dtype: Type of the weights: ``fp32``, ``bf16`` or ``fp16``.
@@ -144,9 +148,7 @@ def _role_spec(checkpoint: Path, role: str) -> Mapping[str, Any]:
 def _base_model(request: ExportRequest, checkpoint: Path, spec: Mapping[str, Any]) -> str:
     found = request.base_model or spec.get("init_from")
     if not found:
-        names = storage.read_index(checkpoint / DCP).state_dict_metadata
-        if not any(name.startswith(_prefix(request)) for name in names):
-            raise ConfigError(_nothing_found(request, checkpoint, names))
+        _prefix(request, checkpoint, storage.read_index(checkpoint / DCP).state_dict_metadata)
         message = (
             f"{checkpoint} does not say which model the role {request.role!r} was started from; "
             "give it with --base-model"
@@ -165,8 +167,8 @@ def _override(spec: Mapping[str, Any]) -> str | None:
 def _fill(transformer: nn.Module, checkpoint: Path, request: ExportRequest) -> int:
     """Reads the checkpoint into the transformer; returns how many tensors it had."""
     index = storage.read_index(checkpoint / DCP)
+    prefix = _prefix(request, checkpoint, index.state_dict_metadata)
     storage.verify_files(checkpoint / DCP, index)
-    prefix = _prefix(request)
     own = transformer.state_dict()
     targets: dict[str, Tensor] = {}
     for name, saved in index.state_dict_metadata.items():
@@ -179,20 +181,46 @@ def _fill(transformer: nn.Module, checkpoint: Path, request: ExportRequest) -> i
             message = f"{name} of {checkpoint} {shape} the base model; give its own --base-model"
             raise CheckpointError(message)
         targets[name] = target
-    if not targets:
-        raise ConfigError(_nothing_found(request, checkpoint, index.state_dict_metadata))
     storage.load_tensors(targets, checkpoint / DCP, _alone())
     return len(targets)
 
 
-def _prefix(request: ExportRequest) -> str:
-    """What the names of the tensors begin with in the checkpoint."""
-    return _EMA_PREFIX if request.ema else MODULE_KEY.format(role=request.role) + "."
+def _prefix(request: ExportRequest, checkpoint: Path, names: Collection[str]) -> str:
+    """Returns what the names of the tensors begin with in the checkpoint.
+
+    Of two averages, that of the callback is taken, as validation does.
+
+    Raises:
+        ConfigError: There are no such tensors, or the average is still that of the first step.
+    """
+    weights = MODULE_KEY.format(role=request.role) + "."
+    for prefix in (_CALLBACK_EMA, _METHOD_EMA) if request.ema else (weights,):
+        if any(name.startswith(prefix) for name in names):
+            if prefix == _CALLBACK_EMA and not _has_started(checkpoint):
+                message = (
+                    f"--ema: the average in {checkpoint} has not started yet "
+                    "(callbacks.ema.start_iter); take a later checkpoint, or leave --ema out"
+                )
+                raise ConfigError(message)
+            return prefix
+    raise ConfigError(_nothing_found(request, checkpoint, names))
 
 
-def _nothing_found(request: ExportRequest, checkpoint: Path, names: Mapping[str, object]) -> str:
+def _has_started(checkpoint: Path) -> bool:
+    """Tells whether the callback's average follows the weights, which rank 0 knows."""
+    path = checkpoint / rank_file_name(0)
+    if not path.exists():
+        return True
+    state: Any = read_plain(path).get(CALLBACKS, {}).get("ema", {})
+    return bool(state.get("ema_started", True))
+
+
+def _nothing_found(request: ExportRequest, checkpoint: Path, names: Collection[str]) -> str:
     if request.ema:
-        return f"--ema: {checkpoint} has no average; the run needs callbacks.ema for one"
+        return (
+            f"--ema: {checkpoint} has no average; the run needs callbacks.ema for one, or "
+            "method.ema_decay where the method has it"
+        )
     roles = sorted({name.split(".")[1] for name in names if name.startswith("roles.")})
     return f"--role {request.role}: {checkpoint} has the roles {', '.join(roles)}"
 

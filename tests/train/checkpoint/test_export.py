@@ -87,6 +87,38 @@ def test_stock_pipeline_runs_what_was_trained(run: Any, tmp_path: Path, *, ema: 
     assert (about["step"], about["role"], about["ema"]) == (3, "student", ema)
 
 
+@pytest.mark.parametrize(
+    ("name", "callback"), [("dmd2", True), ("kd", True), ("nft", True), ("nft", False)]
+)
+def test_every_method_exports_its_average(
+    runs: ModuleType, data: Path, tmp_path: Path, name: str, *, callback: bool
+) -> None:
+    """That of the callback, else the method's own; neither are the weights of the student."""
+    save = CheckpointConfig(save_steps=4)  # the student of DMD2 moves in every second step
+    run = runs.Run(name, data, tmp_path / "run", ema=callback, save=save).train(4)
+    owner = run.trainer.callbacks.get("ema") if callback else run.method
+    out = export_checkpoint(
+        ExportRequest(str(run.out), tmp_path / "out", ema=True, base_model=MODEL, verify=True)
+    )
+    loaded = load_transformer(out).state_dict()
+    trained = run.method.student.transformer.state_dict()
+    average = owner.student_ema.shadow
+    assert {n for n in average if not torch.equal(loaded[n], average[n])} == set()
+    assert not torch.equal(average["proj_out.weight"], trained["proj_out.weight"])
+
+
+def test_an_average_that_has_not_started_is_not_exported(
+    runs: ModuleType, data: Path, tmp_path: Path
+) -> None:
+    """It would be the weights that the run began with."""
+    save = CheckpointConfig(save_steps=1)
+    runs.Run("finetune", data, tmp_path / "run", ema=True, save=save).train(1)  # starts at step 2
+    request = ExportRequest(str(tmp_path / "run"), tmp_path / "out", ema=True, base_model=MODEL)
+    with pytest.raises(ConfigError, match=r"checkpoint-1 has not started yet \(callbacks\.ema\.st"):
+        export_checkpoint(request)
+    assert not (tmp_path / "out").exists()
+
+
 def test_weights_can_be_written_in_half_precision(run: Any, tmp_path: Path) -> None:
     """Rounded once, from what was trained; a path to the checkpoint itself is fine too."""
     export_checkpoint(
