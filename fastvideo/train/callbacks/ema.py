@@ -79,6 +79,30 @@ class ShadowWeights:
         for name, parameter in trainable_parameters(module).items():
             _local(parameter).copy_(_local(self.shadow[name]))
 
+    @contextmanager
+    def applied_to(self, module: nn.Module) -> Iterator[nn.Module]:
+        """Gives a module the average for the body, then its own weights back, bit for bit.
+
+        Args:
+            module: A module with the same trainable parameters.
+
+        Yields:
+            The same module.
+        """
+        _reshard(module)
+        own = [
+            (parameter, _local(parameter).detach().clone())
+            for parameter in trainable_parameters(module).values()
+        ]
+        self.copy_to(module)
+        try:
+            yield module
+        finally:
+            _reshard(module)
+            with torch.no_grad():
+                for parameter, saved in own:
+                    _local(parameter).copy_(saved)
+
     @torch.no_grad()
     def load(self, shadow: Mapping[str, Tensor]) -> None:
         """Overwrites the average.
@@ -198,19 +222,8 @@ class EMACallback(Callback):
         if ema is None or not self._ema_started:
             yield transformer
             return
-        _reshard(transformer)
-        own = [
-            (parameter, _local(parameter).detach().clone())
-            for parameter in trainable_parameters(transformer).values()
-        ]
-        ema.copy_to(transformer)
-        try:
+        with ema.applied_to(transformer):
             yield transformer
-        finally:
-            _reshard(transformer)
-            with torch.no_grad():
-                for parameter, saved in own:
-                    _local(parameter).copy_(saved)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the average, sharded like the weights; empty before the run has started."""

@@ -21,7 +21,7 @@ from fastvideo.pipelines.video_file import VideoWriteError, to_frames, write_mp4
 from fastvideo.pipelines.video_metrics import METRICS
 from fastvideo.profiler import profiler_region
 from fastvideo.train.callbacks.callback import Callback
-from fastvideo.train.callbacks.ema import EMACallback
+from fastvideo.train.callbacks.ema import EMACallback, ShadowWeights
 from fastvideo.train.callbacks.validation_sampler import (
     Prompt,
     SampleSettings,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from fastvideo.train.config import TrainingConfig
     from fastvideo.train.methods.base import TrainingMethod
@@ -56,9 +56,9 @@ class ValidationCallback(Callback):
     """Samples videos of the validation prompts every ``every_steps`` steps.
 
     The student samples with its present weights, or with their moving average where the ``ema``
-    callback has started one. The prompts are shared among the ranks. Every prompt has seeds of its
-    own, the same each time and for any number of ranks: ``training.data.seed`` plus its position
-    in the file. Numbers may be given as text.
+    callback has started one or the method keeps one. The prompts are shared among the ranks. Every
+    prompt has seeds of its own, the same each time and for any number of ranks:
+    ``training.data.seed`` plus its position in the file. Numbers may be given as text.
 
     Args:
         pipeline_target: Dotted path of the pipeline class.
@@ -201,7 +201,7 @@ class ValidationCallback(Callback):
         )
         sampler = self._sampler_of(method)
         sampler.encode([prompt.text for prompt, _ in self._prompts], settings)
-        with self._averaged(method.student.transformer):
+        with self._averaged(method):
             for steps in self.sampling_steps:
                 self._sample(method, sampler, iteration, (steps, settings))
         if self.unload_pipeline_after_validation:
@@ -327,10 +327,14 @@ class ValidationCallback(Callback):
             options["dmd_denoising_steps"] = self.sampling_timesteps
         return options
 
-    def _averaged(self, transformer: nn.Module) -> AbstractContextManager[object]:
+    def _averaged(self, method: TrainingMethod) -> AbstractContextManager[object]:
         """Returns the context in which the student has its averaged weights, if it has any."""
+        transformer = method.student.transformer
         found = self._callback_dict.get("ema") if self._callback_dict is not None else None
-        return found.ema_context(transformer) if isinstance(found, EMACallback) else nullcontext()
+        if isinstance(found, EMACallback):
+            return found.ema_context(transformer)
+        own = getattr(method, "student_ema", None)
+        return own.applied_to(transformer) if isinstance(own, ShadowWeights) else nullcontext()
 
     def _directory(self, training: TrainingConfig) -> Path:
         return Path(self.output_dir or training.checkpoint.output_dir)

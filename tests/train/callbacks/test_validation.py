@@ -18,6 +18,7 @@ import torch
 from fastvideo.errors import ConfigError, DataError
 from fastvideo.profiler import RecordingSink, attach, detach
 from fastvideo.train.callbacks.validation import ValidationCallback
+from fastvideo.train.callbacks.validation_sampler import ValidationSampler
 from fastvideo.train.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -272,6 +273,37 @@ def test_the_average_is_sampled_where_there_is_one(
         logged = [run.tracker.scalars[step]["validation/2_steps_sharpness"] for step in (1, 2, 3)]
         seen.append(len(set(logged)))
     assert seen == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "callback"), [("dmd2", True), ("kd", True), ("nft", True), ("nft", False)]
+)
+def test_every_method_samples_its_average(
+    tiny_runs: ModuleType,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    *,
+    callback: bool,
+) -> None:
+    """That of the callback, else the method's own; the student trains on with its weights."""
+    sampled: list[torch.Tensor] = []
+    sample = ValidationSampler.sample
+
+    def recording(self: ValidationSampler, *args: Any) -> Any:
+        weight: Any = self.transformer.proj_out.weight
+        sampled.append(weight.detach().clone())
+        return sample(self, *args)
+
+    monkeypatch.setattr(ValidationSampler, "sample", recording)
+    settings = {"every_steps": 4, "run_at_start": False}
+    run = Run(tiny_runs, data, tmp_path / "run", name=name, ema=callback, settings=settings)
+    run.train(4)
+    owner: Any = run.trainer.callbacks.get("ema") if callback else run.method
+    (weight,) = sampled
+    assert torch.equal(weight, owner.student_ema.shadow["proj_out.weight"])
+    assert not torch.equal(weight, run.method.student.transformer.proj_out.weight)
 
 
 def test_seeds_belong_to_prompts(tiny_runs: ModuleType, data: Path, tmp_path: Path) -> None:
