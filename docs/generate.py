@@ -6,6 +6,8 @@ import html
 import sys
 from pathlib import Path
 
+from configuration import generation_page, training_page
+
 from fastvideo import envs
 from fastvideo.dashboards import all_dashboards
 from fastvideo.observability.metrics.families import FAMILIES
@@ -232,8 +234,10 @@ def dashboards_page() -> str:
 
 
 PAGES = {
+    "configuration.md": training_page,
     "dashboards.md": dashboards_page,
     "environment.md": environment_page,
+    "generate-configuration.md": generation_page,
     "regions.md": regions_page,
     "metrics.md": metrics_page,
     "spans.md": spans_page,

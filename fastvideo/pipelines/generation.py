@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-_OUTPUT: Final = ("output_path", "return_frames", "return_trajectory_latents", "save_video")
+OUTPUT_FIELDS: Final = ("output_path", "return_frames", "return_trajectory_latents", "save_video")
+"""The fields of :class:`SamplingParam` that belong to the section ``output``."""
 
 
 @dataclass(slots=True)
@@ -27,14 +28,14 @@ class GenerationRequest:
         prompt: One prompt, or several.
         prompt_path: A file of prompts: ``.txt`` with one a line, or ``.jsonl`` with objects that
             have ``prompt`` and perhaps fields of :class:`SamplingParam` of their own.
-        negative_prompt: What guidance leads away from; None: the preset's.
+        negative_prompt: What guidance leads away from.
         sampling: Fields of :class:`SamplingParam` about the video.
         output: Fields of :class:`SamplingParam` about what becomes of it.
     """
 
     prompt: str | list[str] | None = None
     prompt_path: str | None = None
-    negative_prompt: str | None = None
+    negative_prompt: str | None = field(default=None, metadata={"default": "the preset's"})
     sampling: dict[str, Any] = field(default_factory=dict)
     output: dict[str, Any] = field(default_factory=dict)
 
@@ -59,8 +60,10 @@ class GenerationRequest:
         Raises:
             ConfigError: A field is unknown or of another type.
         """
-        own = [n for n in field_names(SamplingParam) if n not in (*_OUTPUT, "negative_prompt")]
-        for section, known in (("sampling", own), ("output", _OUTPUT)):
+        own = [
+            n for n in field_names(SamplingParam) if n not in (*OUTPUT_FIELDS, "negative_prompt")
+        ]
+        for section, known in (("sampling", own), ("output", OUTPUT_FIELDS)):
             for name in getattr(self, section):
                 if name not in known:
                     hint = did_you_mean(name, known)

@@ -33,7 +33,7 @@ class EngineConfig:
 
     Attributes:
         num_gpus: Devices; only 1 is offered.
-        execution_backend: Kept for run files of other versions; both mean this process.
+        execution_backend: No effect; both mean this process.
         tp_size: Tensor-parallel size; only 1 is offered.
         sp_size: Sequence-parallel size; only 1 is offered.
         dit_cpu_offload: Keep the transformer in host memory while it is not used.
@@ -42,8 +42,8 @@ class EngineConfig:
         enable_torch_compile: Compile the transformer when it is first used.
         torch_compile_kwargs: Arguments of ``torch.compile``.
         output_type: ``latent`` leaves out decoding; anything else is pixels.
-        revision: Of a model on the hub; only None is offered.
-        use_fsdp_inference: Has no effect, as the ones below.
+        revision: Revision of a model on the hub; none can be chosen.
+        use_fsdp_inference: No effect.
         hsdp_replicate_dim: No effect.
         hsdp_shard_dim: No effect.
         disable_autocast: No effect; there is no autocast.
@@ -54,17 +54,17 @@ class EngineConfig:
         trust_remote_code: No effect; code of models is never run.
     """
 
-    num_gpus: int = 1
+    num_gpus: int = field(default=1, metadata={"allowed": (1,)})
     execution_backend: Literal["mp", "ray"] = "mp"
-    tp_size: int = 1
-    sp_size: int = 1
+    tp_size: int = field(default=1, metadata={"allowed": (1,)})
+    sp_size: int = field(default=1, metadata={"allowed": (1,)})
     dit_cpu_offload: bool = False
     text_encoder_cpu_offload: bool = False
     vae_cpu_offload: bool = False
     enable_torch_compile: bool = False
     torch_compile_kwargs: dict[str, Any] = field(default_factory=dict)
     output_type: Literal["pil", "np", "pt", "latent"] = "pt"
-    revision: str | None = None
+    revision: str | None = field(default=None, metadata={"allowed": "unset"})
     use_fsdp_inference: bool = False
     hsdp_replicate_dim: int = 1
     hsdp_shard_dim: int = -1
@@ -117,8 +117,7 @@ class GeneratorConfig:
         model_path: A directory in diffusers layout, a hub name, or ``tiny-random:wan2.1``.
         engine: How it uses the machine.
         pipeline: Fields of :class:`PipelineConfig` that differ from the model's preset.
-        pipeline_class: ``WanPipeline`` or ``WanDMDPipeline``; None: as ``model_index.json`` says,
-            and the latter where ``pipeline`` has ``dmd_denoising_steps``.
+        pipeline_class: Class of the pipeline.
         observability: Settings of telemetry, as in the run files of training; None: telemetry
             runs where the environment asks for it.
     """
@@ -126,7 +125,13 @@ class GeneratorConfig:
     model_path: str
     engine: EngineConfig = field(default_factory=EngineConfig)
     pipeline: dict[str, Any] = field(default_factory=dict)
-    pipeline_class: str | None = None
+    pipeline_class: str | None = field(
+        default=None,
+        metadata={
+            "allowed": ("WanPipeline", "WanDMDPipeline"),
+            "default": "the latter with `dmd_denoising_steps`, else that of `model_index.json`",
+        },
+    )
     observability: dict[str, Any] | None = None
 
     @classmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -23,28 +23,36 @@ class PipelineConfig:
     """Settings of a pipeline.
 
     Attributes:
-        flow_shift: Shift of the sampling schedule; None: as the model's scheduler says.
-        dmd_denoising_steps: Timesteps in (0, 1000] at which a few-step student samples, falling;
-            None for models that are sampled along the whole flow.
-        dit_precision: Data type of the transformer; None: bf16 on CUDA, fp32 on CPU.
+        flow_shift: Shift of the sampling schedule.
+        dmd_denoising_steps: Timesteps at which a few-step student samples; None for models that are
+            sampled along the whole flow.
+        dit_precision: Data type of the transformer.
         vae_precision: Data type of the VAE.
-        text_encoder_precision: Data type of the text encoder; None: as the transformer.
+        text_encoder_precision: Data type of the text encoder.
         text_len: Tokens that a prompt is cut or padded to.
         vae_tiling: Decode in tiles: less memory, more time, slightly other pixels.
-        attention_backend: Attention implementation in diffusers' words; None: its default.
+        attention_backend: Attention implementation in diffusers' words.
 
     Raises:
         ConfigError: A value cannot be used; the message names the field.
     """
 
-    flow_shift: float | None = None
-    dmd_denoising_steps: list[int] | None = None
-    dit_precision: Precision | None = None
+    flow_shift: float | None = field(
+        default=None, metadata={"allowed": "above 0", "default": "that of the model's scheduler"}
+    )
+    dmd_denoising_steps: list[int] | None = field(
+        default=None, metadata={"allowed": "descending, from 1 to 1000"}
+    )
+    dit_precision: Precision | None = field(
+        default=None, metadata={"default": "bf16 on CUDA, fp32 on a CPU"}
+    )
     vae_precision: Precision = "fp32"
-    text_encoder_precision: Precision | None = None
-    text_len: int = 512
+    text_encoder_precision: Precision | None = field(
+        default=None, metadata={"default": "that of `dit_precision`"}
+    )
+    text_len: int = field(default=512, metadata={"allowed": "at least 1", "unit": "tokens"})
     vae_tiling: bool = False
-    attention_backend: str | None = None
+    attention_backend: str | None = field(default=None, metadata={"default": "that of diffusers"})
 
     def __post_init__(self) -> None:
         if self.flow_shift is not None and not self.flow_shift > 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from fastvideo.pipelines.presets import WAN_NEGATIVE_PROMPT, find_preset
@@ -18,14 +18,14 @@ class SamplingParam:
     """How videos are sampled and where they go.
 
     Attributes:
-        num_frames: Frames, 4k + 1.
-        height: Pixels, a multiple of 16.
-        width: Pixels, a multiple of 16.
+        num_frames: Length of the video, 4k + 1.
+        height: Height of the video, a multiple of 16.
+        width: Width of the video, a multiple of 16.
         fps: Frames per second of the file.
         num_inference_steps: Denoising steps; distilled students have their own.
         guidance_scale: Classifier-free guidance; 1 is none, and half the work.
-        guidance_scale_2: That of the second expert, in models that have one; None: the same.
-        seed: Of the first video; each further video of a prompt has the next one.
+        guidance_scale_2: That of the second expert, in models that have one; unset, the same.
+        seed: Seed of the first video; each further video of a prompt has the next one.
         negative_prompt: What guidance leads away from.
         num_videos_per_prompt: Videos of each prompt, made together.
         output_path: A file that ends in ``.mp4``, or a folder.
@@ -34,16 +34,18 @@ class SamplingParam:
         return_trajectory_latents: Whether results hold the latents of every step.
     """
 
-    num_frames: int = 125
-    height: int = 720
-    width: int = 1280
-    fps: int = 24
-    num_inference_steps: int = 50
+    num_frames: int = field(default=125, metadata={"allowed": "4k + 1", "unit": "frames"})
+    height: int = field(default=720, metadata={"allowed": "multiples of 16", "unit": "pixels"})
+    width: int = field(default=1280, metadata={"allowed": "multiples of 16", "unit": "pixels"})
+    fps: int = field(default=24, metadata={"unit": "frames per second"})
+    num_inference_steps: int = field(default=50, metadata={"unit": "steps"})
     guidance_scale: float = 1.0
     guidance_scale_2: float | None = None
     seed: int = 1024
     negative_prompt: str = WAN_NEGATIVE_PROMPT
-    num_videos_per_prompt: int = 1
+    num_videos_per_prompt: int = field(
+        default=1, metadata={"allowed": "at least 1", "unit": "videos"}
+    )
     output_path: str = "outputs/"
     save_video: bool = True
     return_frames: bool = True

@@ -2,14 +2,17 @@
 
 Every field below is a key that a person may write in YAML or override on the command line as
 `--training.<section>.<field>`. What a value must satisfy stands beside the field, in its metadata,
-and is checked by `fastvideo.train.typed_section`. The classes hold values and nothing else:
-importing this module reads no file and no environment variable.
+and is checked by `fastvideo.train.typed_section`; the reference page of all keys is made of both.
+The classes hold values and nothing else: importing this module reads no file and no environment
+variable.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
+
+from fastvideo.train.tracker_names import SUPPORTED_TRACKERS
 
 DataPath = str | list[str] | dict[str, int]
 """One data set, several, or a mapping from data set to how often it is repeated per epoch."""
@@ -36,12 +39,13 @@ class DistributedConfig:
     """How the ranks are arranged.
 
     Attributes:
-        num_gpus: Processes in the run, on all nodes together; the launcher's world size wins.
-        tp_size: Tensor-parallel size. Only 1 is offered.
-        sp_size: Sequence-parallel size. Only 1 is offered.
+        num_gpus: Processes in the run, on all nodes together; where another number is started, that
+            one counts.
+        tp_size: Tensor-parallel size; more than 1 is not offered.
+        sp_size: Sequence-parallel size; more than 1 is not offered.
         hsdp_replicate_dim: Replicas of the sharded weights.
-        hsdp_shard_dim: Ranks that one replica is sharded over; -1 until a run file is loaded,
-            then at least 1 with `replicate * shard == world size`.
+        hsdp_shard_dim: Ranks that one replica is sharded over; -1: all that `hsdp_replicate_dim`
+            leaves. Where the product of both is not the number of processes, they are fitted to it.
         pin_cpu_memory: Keep batches in page-locked host memory where CUDA is used, so that they are
             copied to the device while it computes.
         reduce_every_round: Reduce gradients over the shards in every accumulation round instead of
@@ -49,10 +53,13 @@ class DistributedConfig:
     """
 
     num_gpus: int = field(default=1, metadata={"at_least": 1})
-    tp_size: int = field(default=1, metadata={"at_least": 1})
-    sp_size: int = field(default=1, metadata={"at_least": 1})
+    tp_size: int = field(default=1, metadata={"at_least": 1, "allowed": (1,)})
+    sp_size: int = field(default=1, metadata={"at_least": 1, "allowed": (1,)})
     hsdp_replicate_dim: int = field(default=1, metadata={"at_least": 1})
-    hsdp_shard_dim: int = field(default=-1, metadata={"at_least": -1})
+    hsdp_shard_dim: int = field(
+        default=-1,
+        metadata={"at_least": -1, "default": "that of `training.distributed.num_gpus`"},
+    )
     pin_cpu_memory: bool = False
     reduce_every_round: bool = False
 
@@ -62,16 +69,19 @@ class DataConfig:
     """What is read, and in which shapes.
 
     Attributes:
-        data_path: Parquet data set: a path, `"a:2,b:1"`, a list, or a mapping path to repeat.
-        preprocessed_data_type: Which parquet schema the rows follow.
+        data_path: Parquet data set: a directory, several as `"a:2,b:1"` or as a list, or a mapping
+            from directory to how often it is repeated in an epoch.
+        preprocessed_data_type: What a row holds: `t2v` latents and text, `t2va` audio as well,
+            `text_only` text.
         train_batch_size: Samples per data-parallel rank and forward pass.
         dataloader_num_workers: Worker processes; 0 loads in the training process.
         training_cfg_rate: Probability that a sample's text embedding is zeroed.
         seed: Seed of the sampler, of the method's generator and of the global generators.
-        num_height: Video height in pixels.
-        num_width: Video width in pixels.
-        num_latent_t: Latent frames used of each sample.
-        num_frames: Video frames, `(num_latent_t - 1) * 4 + 1` for Wan.
+        num_height: Height of the videos. Methods that make latents themselves need it; for others,
+            0 leaves it to the data set and, in validation, to the model's preset.
+        num_width: Width of the videos, likewise.
+        num_latent_t: Latent frames used of each sample; 0: all, where the latents are data.
+        num_frames: Length of the videos, `(num_latent_t - 1) * 4 + 1` for Wan; 0: unset.
     """
 
     data_path: DataPath = ""
@@ -79,14 +89,14 @@ class DataConfig:
         default="t2v",
         metadata={"choices": DATA_TYPES, "lower": True},
     )
-    train_batch_size: int = field(default=1, metadata={"at_least": 1})
-    dataloader_num_workers: int = field(default=0, metadata={"at_least": 0})
+    train_batch_size: int = field(default=1, metadata={"at_least": 1, "unit": "samples"})
+    dataloader_num_workers: int = field(default=0, metadata={"at_least": 0, "unit": "processes"})
     training_cfg_rate: float = field(default=0.0, metadata={"at_least": 0.0, "at_most": 1.0})
     seed: int = field(default=0, metadata={"at_least": 0})
-    num_height: int = field(default=0, metadata={"at_least": 0})
-    num_width: int = field(default=0, metadata={"at_least": 0})
-    num_latent_t: int = field(default=0, metadata={"at_least": 0})
-    num_frames: int = field(default=0, metadata={"at_least": 0})
+    num_height: int = field(default=0, metadata={"at_least": 0, "unit": "pixels"})
+    num_width: int = field(default=0, metadata={"at_least": 0, "unit": "pixels"})
+    num_latent_t: int = field(default=0, metadata={"at_least": 0, "unit": "latent frames"})
+    num_frames: int = field(default=0, metadata={"at_least": 0, "unit": "frames"})
 
 
 @dataclass(slots=True)
@@ -94,21 +104,23 @@ class OptimizerConfig:
     """AdamW and the learning-rate schedule of the student.
 
     Attributes:
-        learning_rate: Peak learning rate. Methods that train the student need more than 0.
-        betas: AdamW betas; in YAML a pair or the text `"b1,b2"`.
+        learning_rate: Peak learning rate; every method needs more than 0.
+        betas: AdamW betas, as a list or as the text `"b1,b2"`.
         weight_decay: Decoupled weight decay.
         lr_scheduler: Name of the schedule.
-        lr_warmup_steps: Steps of linear warm-up.
-        lr_num_cycles: Cycles of the cosine schedules.
-        lr_power: Power of the polynomial schedule.
-        min_lr_ratio: Lowest rate as a fraction of the peak; an explicit 0 stays 0.
+        lr_warmup_steps: Length of the linear warm-up; `constant` has none.
+        lr_num_cycles: Cycles of `cosine_with_restarts`; 0 means 1.
+        lr_power: Power of `polynomial`; with 0 the rate never falls.
+        min_lr_ratio: Lowest rate of `cosine_with_min_lr`, as a fraction of the peak.
     """
 
     learning_rate: float = field(default=0.0, metadata={"at_least": 0.0})
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[float, float] = field(
+        default=(0.9, 0.999), metadata={"allowed": "each from 0 to below 1"}
+    )
     weight_decay: float = field(default=0.0, metadata={"at_least": 0.0})
     lr_scheduler: str = field(default="constant", metadata={"choices": LR_SCHEDULERS})
-    lr_warmup_steps: int = field(default=0, metadata={"at_least": 0})
+    lr_warmup_steps: int = field(default=0, metadata={"at_least": 0, "unit": "steps"})
     lr_num_cycles: int = field(default=0, metadata={"at_least": 0})
     lr_power: float = 0.0
     min_lr_ratio: float = field(default=0.5, metadata={"at_least": 0.0})
@@ -119,12 +131,14 @@ class LoopConfig:
     """Length of the run.
 
     Attributes:
-        max_train_steps: Optimizer steps; the run ends after this one.
+        max_train_steps: Length of the run in optimizer steps; 0, an unset length, is refused.
         gradient_accumulation_steps: Forward and backward rounds per optimizer step.
     """
 
-    max_train_steps: int = field(default=0, metadata={"at_least": 0})
-    gradient_accumulation_steps: int = field(default=1, metadata={"at_least": 1})
+    max_train_steps: int = field(
+        default=0, metadata={"at_least": 0, "allowed": "at least 1", "unit": "steps"}
+    )
+    gradient_accumulation_steps: int = field(default=1, metadata={"at_least": 1, "unit": "rounds"})
 
 
 @dataclass(slots=True)
@@ -133,21 +147,24 @@ class CheckpointConfig:
 
     Attributes:
         output_dir: Directory of everything the run writes; "" writes nothing.
-        resume_from_checkpoint: "", "latest", or a checkpoint directory.
-        training_state_checkpointing_steps: Save every so many steps; 0 never saves.
+        resume_from_checkpoint: Checkpoint that the run goes on from: a directory, or `latest`, the
+            newest one in `output_dir` if there is one; "" starts afresh.
+        training_state_checkpointing_steps: Steps from one checkpoint to the next; 0 never saves.
         checkpoints_total_limit: Checkpoints kept, newest first; 0 keeps all.
         async_save: Write checkpoints in a thread, from a copy in host memory.
         save_on_sigterm: Finish the step and save when SIGTERM comes, if checkpoints are saved.
-        sigterm_timeout_s: Seconds that this may take before the run ends without.
+        sigterm_timeout_s: Longest time that this may take; then the run ends without.
     """
 
     output_dir: str = ""
     resume_from_checkpoint: str = ""
-    training_state_checkpointing_steps: int = field(default=0, metadata={"at_least": 0})
-    checkpoints_total_limit: int = field(default=0, metadata={"at_least": 0})
+    training_state_checkpointing_steps: int = field(
+        default=0, metadata={"at_least": 0, "unit": "steps"}
+    )
+    checkpoints_total_limit: int = field(default=0, metadata={"at_least": 0, "unit": "checkpoints"})
     async_save: bool = False
     save_on_sigterm: bool = True
-    sigterm_timeout_s: int = field(default=300, metadata={"at_least": 1})
+    sigterm_timeout_s: int = field(default=300, metadata={"at_least": 1, "unit": "seconds"})
 
 
 @dataclass(slots=True)
@@ -155,13 +172,16 @@ class TrackerConfig:
     """Where metrics are logged.
 
     Attributes:
-        trackers: Tracker names. Empty with a non-empty `project_name` means `["wandb"]`.
+        trackers: Trackers; an empty list is the default too, unless `project_name` is empty.
         entity: Account or team at the tracking service; "" is the service's default.
         project_name: Project (experiment) name.
         run_name: Name of this run; "" lets the service choose.
     """
 
-    trackers: list[str] = field(default_factory=list)
+    trackers: list[str] = field(
+        default_factory=list,
+        metadata={"allowed": SUPPORTED_TRACKERS, "default": "`[wandb]`"},
+    )
     entity: str = ""
     project_name: str = "fastvideo"
     run_name: str = ""
@@ -172,12 +192,14 @@ class VSAConfig:
     """Video sparse attention.
 
     Attributes:
-        sparsity: Fraction of attention blocks left out; 0 is dense attention.
-        cache_tile_buf: Keep the tiling buffers between calls.
+        sparsity: Fraction of attention blocks left out; more than 0 is not offered.
+        cache_tile_buf: No effect, as attention is dense.
     """
 
-    sparsity: float = field(default=0.0, metadata={"at_least": 0.0, "at_most": 1.0})
-    cache_tile_buf: bool = False
+    sparsity: float = field(
+        default=0.0, metadata={"at_least": 0.0, "at_most": 1.0, "allowed": (0,)}
+    )
+    cache_tile_buf: bool = field(default=False, metadata={"idle": True})
 
 
 @dataclass(slots=True)
@@ -190,8 +212,10 @@ class ModelTrainingConfig:
         logit_std: Standard deviation of the `logit_normal` density.
         mode_scale: Scale of the `mode` density.
         precondition_outputs: Compare clean predictions instead of velocities in FineTune.
-        moba_config: Options of mixture-of-block attention, passed through.
-        enable_gradient_checkpointing_type: Recompute policy of trainable roles, or None.
+        moba_config: No effect, as attention is dense.
+        enable_gradient_checkpointing_type: What trainable roles recompute in backward instead of
+            keeping it: every block, all but attention and half of the products, or every second
+            block.
         enable_torch_compile: Compile each block of every role's transformer.
         torch_compile_kwargs: Options of `torch.compile`, such as `{mode: max-autotune}`.
     """
@@ -201,7 +225,7 @@ class ModelTrainingConfig:
     logit_std: float = field(default=1.0, metadata={"at_least": 0.0})
     mode_scale: float = 1.0
     precondition_outputs: bool = False
-    moba_config: dict[str, Any] = field(default_factory=dict)
+    moba_config: dict[str, Any] = field(default_factory=dict, metadata={"idle": True})
     enable_gradient_checkpointing_type: str | None = field(
         default=None,
         metadata={"choices": CHECKPOINTING_TYPES},
@@ -212,15 +236,17 @@ class ModelTrainingConfig:
 
 @dataclass(slots=True)
 class PerformanceConfig:
-    """Optional `perf/*` metrics.
+    """`perf/*` metrics of other versions; this one logs none.
 
     Attributes:
-        enabled: Whether they are logged.
-        peak_tflops_per_gpu: Peak throughput of one device in TFLOP/s, for utilisation; or None.
+        enabled: No effect.
+        peak_tflops_per_gpu: No effect; peak throughput of one device.
     """
 
     enabled: bool = True
-    peak_tflops_per_gpu: float | None = field(default=None, metadata={"at_least": 0.0})
+    peak_tflops_per_gpu: float | None = field(
+        default=None, metadata={"at_least": 0.0, "unit": "TFLOP/s", "idle": True}
+    )
 
 
 @dataclass(slots=True)
@@ -229,7 +255,7 @@ class PipelineSettings:
 
     Attributes:
         flow_shift: Shift of the sampling schedule, and the default of `models.<role>.flow_shift`;
-            None leaves the model's own default.
+            unset leaves 3 in training and the model's own in sampling.
         options: Every other key, untouched.
     """
 
@@ -239,12 +265,13 @@ class PipelineSettings:
 
 @dataclass(slots=True)
 class TrainingConfig:
-    """Everything under `training:`, with defaults filled in.
+    """How a run is trained: the section `training`, and the sections in it.
 
     Attributes:
         dit_precision: Data type of the transformer's master weights.
-        dit_compute_dtype: Data type of forward and backward; None is bf16 on CUDA and fp32 on CPU.
-        model_path: Base model directory or name; by default `models.student.init_from`.
+        dit_compute_dtype: Data type of forward and backward. Unset: FASTVIDEO_TRAIN_DTYPE, else
+            `dit_precision` if that is a half type, else bf16 on CUDA and fp32 on a CPU.
+        model_path: Model that VAE, text encoder and scheduler are taken from: directory or name.
         nonfinite_loss: What a NaN or infinite loss does: end the run, skip the step, or warn.
         pipeline_config: The `pipeline:` section, or None when the run file has none.
     """
@@ -260,7 +287,7 @@ class TrainingConfig:
     performance: PerformanceConfig = field(default_factory=PerformanceConfig)
     dit_precision: str = field(default="fp32", metadata={"choices": DTYPE_NAMES})
     dit_compute_dtype: str | None = field(default=None, metadata={"choices": DTYPE_NAMES})
-    model_path: str = ""
+    model_path: str = field(default="", metadata={"default": "that of `models.student.init_from`"})
     nonfinite_loss: str = field(default="raise", metadata={"choices": NONFINITE_ACTIONS})
     pipeline_config: PipelineSettings | None = field(default=None, metadata={"derived": True})
 

@@ -1,7 +1,9 @@
 """From mappings to the dataclasses of `fastvideo.train.config`, and the paths that they define.
 
 A field's type annotation says how its value is cast; its metadata says what else must hold:
-`choices`, `at_least`, `at_most`, `lower` (fold case first), and `derived` (not a key of the file).
+`choices`, `at_least`, `at_most`, `lower` (fold case first), `idle` (no effect in this version),
+and `derived` (not a key of the file). The reference page reads these too, and besides `unit`,
+`allowed` (what is checked elsewhere) and `default` (what an unset value becomes).
 """
 
 from __future__ import annotations
@@ -81,6 +83,8 @@ def build_section(cls: type[Section], raw: object, *, where: str) -> Section:
             values[key] = build_section(hints[key], value, where=path)
         elif value is not None:
             values[key] = cast_leaf(value, Leaf(path, hints[key], field.metadata))
+            if field.metadata.get("idle"):
+                logger.warning("%s has no effect in this version", path)
     return cls(**values)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import torch
 from torch.distributed.fsdp import FSDPModule
@@ -141,7 +141,7 @@ class EMACallback(Callback):
         decay: Weight of the old average in an update.
         start_iter: First step that counts; the average starts from the weights of that step.
         device: Where it is kept, such as ``cpu`` to save device memory at the price of a copy in
-            every step; None for the weights' own device.
+            every step.
 
     Attributes:
         student_ema: The average; None before the run starts.
@@ -153,7 +153,11 @@ class EMACallback(Callback):
     shared_state_keys: ClassVar[frozenset[str]] = frozenset({"student_ema"})
 
     def __init__(
-        self, decay: float = 0.9999, start_iter: int = 0, *, device: str | None = None
+        self,
+        decay: Annotated[float, {"allowed": "0 to 1"}] = 0.9999,
+        start_iter: Annotated[int, {"allowed": "at least 0", "unit": "steps"}] = 0,
+        *,
+        device: Annotated[str | None, {"default": "the weights' own"}] = None,
     ) -> None:
         self.decay = float(decay)
         self.start_iter = int(start_iter)

@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from operator import itemgetter
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import torch
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 logger = init_logger(__name__)
 
 _WHERE: Final = "callbacks.validation"
+_COUNTS: Final = {"type": "whole number, or list of them", "allowed": "at least 1"}
 _WITHOUT_EFFECT: Final[dict[str, object]] = {
     "attn_qat_infer": False,
     "keyboard_value_scale": 1.0,
@@ -61,24 +62,25 @@ class ValidationCallback(Callback):
     ``training.data.seed`` plus its position in the file. Numbers may be given as text.
 
     Args:
-        pipeline_target: Dotted path of the pipeline class.
+        pipeline_target: Dotted path of the pipeline class, such as
+            ``fastvideo.pipelines.basic.wan.wan_pipeline.WanPipeline``; ``WanDMDPipeline`` of
+            ``wan_dmd_pipeline`` beside it is for few-step students.
         dataset_file: JSON file with the prompts.
         every_steps: Steps between validations; 0 or less never validates.
         run_at_start: Also validate before the first step.
-        sampling_steps: Numbers of denoising steps to sample with.
-        guidance_scale: Classifier-free guidance; None leaves the pipeline's default.
-        num_frames: Frames per video; None derives them from ``training.data.num_latent_t``.
-        num_videos_per_prompt: Videos per prompt, at least 1.
-        use_validation_media_conditioning: Use images and videos that the prompts come with.
-        output_dir: Where videos are written; None for ``training.checkpoint.output_dir``.
-        sampling_timesteps: Fixed timesteps of a distilled student.
-        overlay_actions: Draw the actions of a record onto its video.
-        keyboard_value_scale: Scale of keyboard actions.
-        offload_training_state: Move training state off the device while sampling.
+        sampling_steps: Numbers of denoising steps to sample with, one after the other.
+        guidance_scale: Classifier-free guidance; 1 is none.
+        num_frames: Length of the videos.
+        num_videos_per_prompt: Videos of each prompt.
+        use_validation_media_conditioning: No effect in text-to-video.
+        output_dir: Where videos are written.
+        sampling_timesteps: Timesteps of a few-step student.
+        overlay_actions: No effect in text-to-video.
+        keyboard_value_scale: No effect in text-to-video.
+        offload_training_state: No effect in text-to-video.
         unload_pipeline_after_validation: Build the pipeline anew each time.
-        attn_qat_infer: Use quantised attention.
-        metrics: Names of what is measured of every video, see
-            :mod:`fastvideo.pipelines.video_metrics`; None measures everything.
+        attn_qat_infer: No effect in text-to-video.
+        metrics: Names of what is measured of every video, or a mapping from name to whether it is.
         **pipeline_kwargs: Passed to the pipeline.
 
     Raises:
@@ -90,21 +92,34 @@ class ValidationCallback(Callback):
         *,
         pipeline_target: str,
         dataset_file: str,
-        every_steps: int = 100,
+        every_steps: Annotated[int, {"unit": "steps"}] = 100,
         run_at_start: bool = True,
-        sampling_steps: object = (40,),
-        guidance_scale: float | None = None,
-        num_frames: int | None = None,
-        num_videos_per_prompt: int = 1,
+        sampling_steps: Annotated[object, _COUNTS | {"unit": "steps"}] = (40,),
+        guidance_scale: Annotated[float | None, {"default": "the model's preset"}] = None,
+        num_frames: Annotated[
+            int | None,
+            {
+                "allowed": "4k + 1",
+                "default": "4 (`training.data.num_latent_t` - 1) + 1, else that of "
+                "`training.data.num_frames`, else the model's preset",
+                "unit": "frames",
+            },
+        ] = None,
+        num_videos_per_prompt: Annotated[int, {"allowed": "at least 1", "unit": "videos"}] = 1,
         use_validation_media_conditioning: bool = True,
-        output_dir: str | None = None,
-        sampling_timesteps: object = None,
+        output_dir: Annotated[
+            str | None, {"default": "that of `training.checkpoint.output_dir`"}
+        ] = None,
+        sampling_timesteps: Annotated[object, _COUNTS] = None,
         overlay_actions: bool = False,
         keyboard_value_scale: float = 1.0,
         offload_training_state: bool = False,
         unload_pipeline_after_validation: bool = False,
         attn_qat_infer: bool = False,
-        metrics: object = None,
+        metrics: Annotated[
+            object,
+            {"type": "list of texts, or mapping", "allowed": tuple(METRICS), "default": "all"},
+        ] = None,
         **pipeline_kwargs: object,
     ) -> None:
         self.pipeline_target = _dotted_path("pipeline_target", pipeline_target)

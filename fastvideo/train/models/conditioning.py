@@ -28,14 +28,17 @@ class UnconditionalPolicy:
     """A checked `cfg_uncond`.
 
     Attributes:
-        text: `negative_prompt`, `keep` (the prompt), `zero` (zeros), or `drop` (no input).
-        channels: Policies of the other channels, such as `image`: `keep`, `zero` or `drop`.
-        on_missing: Whether a policy for a channel the model lacks is an `error` or `ignore`d.
+        text: Stands for the prompt: a negative prompt, the prompt itself, zeros, or no input.
+        channels: The same for another input, such as `image`.
+        on_missing: Whether a policy for an input that the model lacks is an error or ignored.
     """
 
-    text: str = "negative_prompt"
-    channels: dict[str, str] = field(default_factory=dict)
-    on_missing: str = "error"
+    text: str = field(default="negative_prompt", metadata={"allowed": _TEXT_POLICIES})
+    channels: dict[str, str] = field(
+        default_factory=dict,
+        metadata={"type": "text", "allowed": _CHANNEL_POLICIES, "default": "`keep`"},
+    )
+    on_missing: str = field(default="error", metadata={"allowed": _ON_MISSING})
 
     @property
     def needs_negative_prompt(self) -> bool:

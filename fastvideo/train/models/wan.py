@@ -8,7 +8,7 @@ FSDP gathers in that type.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 
@@ -26,6 +26,7 @@ from fastvideo.distributed import (
 from fastvideo.errors import ConfigError, DataError, did_you_mean
 from fastvideo.logger import init_logger
 from fastvideo.pipelines.presets import WAN_NEGATIVE_PROMPT
+from fastvideo.train.config import CHECKPOINTING_TYPES
 from fastvideo.train.models import flow
 from fastvideo.train.models.base import ModelBase
 from fastvideo.train.models.batch import TrainingBatch
@@ -87,16 +88,16 @@ class WanModel(ModelBase):
         training_config: The run's ``training:`` section.
         init_from: Model directory in diffusers layout, its name on the Hugging Face hub, or
             ``tiny-random:wan2.1``.
-        trainable: Whether the role is trained.
+        trainable: Whether the role is trained; methods say which ones must be.
         disable_custom_init_weights: Ignore ``transformer_override_safetensor``: for teacher
             and critic when an override is meant for the student only.
-        flow_shift: Shift of the role's noise schedule; by default ``pipeline.flow_shift``,
-            else 3.
-        enable_gradient_checkpointing_type: ``full``, ``ops`` or ``block_skip``; by default
-            that of ``training.model``. Frozen roles have no backward and ignore it.
+        flow_shift: Shift of the role's noise schedule.
+        enable_gradient_checkpointing_type: As in ``training.model``, for this role; frozen ones
+            have no backward and ignore it.
         transformer_override_safetensor: File or directory of transformer weights to load
             instead of those in ``init_from``.
-        attention_backend: Attention implementation, in FastVideo's or diffusers' words.
+        attention_backend: Attention implementation: TORCH_SDPA, FLASH_ATTN, SAGE_ATTN,
+            SAGE_ATTN_THREE, or a name of diffusers'; null leaves diffusers' default.
         negative_prompt: What stands for "no prompt" in guidance.
 
     Raises:
@@ -110,11 +111,19 @@ class WanModel(ModelBase):
         init_from: str,
         trainable: bool = True,
         disable_custom_init_weights: bool = False,
-        flow_shift: float | None = None,
-        enable_gradient_checkpointing_type: str | None = None,
+        flow_shift: Annotated[
+            float | None, {"default": "that of `pipeline.flow_shift`, else 3"}
+        ] = None,
+        enable_gradient_checkpointing_type: Annotated[
+            str | None,
+            {
+                "allowed": CHECKPOINTING_TYPES,
+                "default": "that of `training.model.enable_gradient_checkpointing_type`",
+            },
+        ] = None,
         transformer_override_safetensor: str | None = None,
         attention_backend: str | None = None,
-        negative_prompt: str = WAN_NEGATIVE_PROMPT,
+        negative_prompt: Annotated[str, {"default": "Wan's own"}] = WAN_NEGATIVE_PROMPT,
     ) -> None:
         self.device = get_local_torch_device()
         self.model_dir = resolve_model_path(init_from)

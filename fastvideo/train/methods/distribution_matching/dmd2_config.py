@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from fastvideo.errors import ConfigError
+from fastvideo.train.config import LR_SCHEDULERS
 from fastvideo.train.models.conditioning import parse_unconditional_policy
 from fastvideo.train.options import (
     get_optional_float,
@@ -38,35 +39,39 @@ class DMD2Config:
 
     Attributes:
         rollout_mode: `simulate` samples from noise with the student; `data_latent` noises data.
-        dmd_denoising_steps: Timesteps of the student's sampler, descending, in (0, N].
-        generator_update_interval: The student is updated in every so-manieth step.
-        real_score_guidance_scale: Guidance scale s of the teacher.
+        dmd_denoising_steps: Timesteps of the student's sampler, such as `[1000, 750, 500, 250]`.
+        generator_update_interval: Steps from one update of the student to the next; the critic is
+            updated in every step.
+        real_score_guidance_scale: Guidance scale s of the teacher; 1 is no guidance.
         fake_score_learning_rate: Peak learning rate of the critic.
         fake_score_betas: AdamW betas of the critic.
         fake_score_lr_scheduler: Schedule of the critic.
-        min_timestep_ratio: Lower bound of score timesteps, as a fraction of N.
-        max_timestep_ratio: Upper bound of score timesteps, as a fraction of N.
+        min_timestep_ratio: Lowest timestep at which scores are compared, as a fraction of N = 1000.
+        max_timestep_ratio: Highest timestep at which scores are compared, likewise.
         warp_denoising_step: Read the denoising steps as positions in the student's shifted grid.
-        cfg_uncond: Policy of the teacher's unconditional input, as written.
+        cfg_uncond: What stands for "no prompt" in the teacher's guidance, by input.
         needs_negative_prompt: Whether guidance needs the embedding of a negative prompt.
         sync_rollout_target: All ranks end their rollout at the step that rank 0 drew.
         reuse_generator_rollout: On update steps the critic learns from the student's own rollout
             instead of a second one: faster, with other random numbers.
         batch_teacher_guidance: The teacher predicts with and without the prompt in one call of
             twice the batch: fewer, larger kernels for more memory.
-        lr_step_rules: Rules of a `piecewise_constant` schedule of the student.
+        lr_step_rules: Rules of a `piecewise_constant` schedule of the student: factors of the peak
+            rate, each up to a step, and the last one, such as `"1:1000,0.5:2000,0.1"`.
         fake_score_lr_step_rules: The same for the critic.
     """
 
-    rollout_mode: str
-    dmd_denoising_steps: tuple[float, ...]
-    generator_update_interval: int
+    rollout_mode: str = field(metadata={"allowed": tuple(dict.fromkeys(_ROLLOUT_MODES.values()))})
+    dmd_denoising_steps: tuple[float, ...] = field(
+        metadata={"allowed": "descending, above 0, at most 1000"}
+    )
+    generator_update_interval: int = field(metadata={"unit": "steps"})
     real_score_guidance_scale: float
-    fake_score_learning_rate: float
-    fake_score_betas: tuple[float, float]
-    fake_score_lr_scheduler: str
-    min_timestep_ratio: float
-    max_timestep_ratio: float
+    fake_score_learning_rate: float = field(metadata={"allowed": "above 0"})
+    fake_score_betas: tuple[float, float] = field(metadata={"allowed": "each from 0 to below 1"})
+    fake_score_lr_scheduler: str = field(metadata={"allowed": LR_SCHEDULERS})
+    min_timestep_ratio: float = field(metadata={"allowed": "0 to `max_timestep_ratio`"})
+    max_timestep_ratio: float = field(metadata={"allowed": "`min_timestep_ratio` to 1"})
     warp_denoising_step: bool
     cfg_uncond: Mapping[str, Any] | None
     needs_negative_prompt: bool

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from torch.nn.functional import mse_loss
 
@@ -23,6 +24,31 @@ if TYPE_CHECKING:
     from fastvideo.train.models.batch import TrainingBatch
 
 
+@dataclass(frozen=True, slots=True)
+class FineTuneConfig:
+    """What fine-tuning is told. Attribute names are the YAML keys below `method`.
+
+    Attributes:
+        lr_step_rules: Rules of a `piecewise_constant` schedule: factors of the peak rate, each up
+            to a step, and the last one, such as `"1:1000,0.5:2000,0.1"`.
+    """
+
+    lr_step_rules: str | None = None
+
+    @classmethod
+    def from_mapping(cls, method: Mapping[str, Any]) -> FineTuneConfig:
+        """Returns the section.
+
+        Args:
+            method: The run's `method:` mapping.
+        """
+        return cls(lr_step_rules=method.get("lr_step_rules"))
+
+
+FINETUNE_KEYS: Final = frozenset(f.name for f in fields(FineTuneConfig))
+"""The keys that the section may have."""
+
+
 class FineTuneMethod(TrainingMethod):
     """Trains the student to predict the velocity ε - x₀ at timesteps drawn from a density.
 
@@ -30,7 +56,7 @@ class FineTuneMethod(TrainingMethod):
     are compared instead, which weights each sample by sigma².
     """
 
-    known_keys: ClassVar[frozenset[str] | None] = frozenset({"lr_step_rules"})
+    known_keys: ClassVar[frozenset[str] | None] = FINETUNE_KEYS
 
     def __init__(self, *, cfg: Any, role_models: Mapping[str, ModelBase]) -> None:  # noqa: ANN401
         """Prepares the student and its optimizer.
@@ -63,7 +89,7 @@ class FineTuneMethod(TrainingMethod):
             plan=schedule_plan(
                 training.optimizer,
                 num_steps=training.loop.max_train_steps,
-                step_rules=self.method_config.get("lr_step_rules"),
+                step_rules=FineTuneConfig.from_mapping(self.method_config).lr_step_rules,
             ),
             where="training.optimizer.learning_rate",
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _WHERE: Final = "method"
+CACHED_STATES: Final = ("all", "student")
 TOLERANCE: Final = 2.0
 """How far a student's timestep may be from the teacher's nearest one, of N = 1000."""
 
@@ -28,24 +29,29 @@ class KDConfig:
     """What knowledge distillation is told. Attribute names are the YAML keys, see `KD_KEYS`.
 
     Attributes:
-        t_list: Timesteps of the student's sampler, descending, and a 0 at the end.
-        student_sample_steps: Steps of that sampler; one less than `t_list` has entries.
-        teacher_path_cache: Directory of the teacher's trajectories.
+        t_list: Timesteps of the student's sampler and a 0, such as `[999, 937, 833, 624, 0]`.
+        student_sample_steps: Steps of that sampler; only there to be compared with `t_list`.
+        teacher_path_cache: Directory of the teacher's trajectories, which all ranks see.
         teacher_inference_steps: Steps of the teacher's sampler.
         teacher_guidance_scale: Guidance scale s of the teacher; 1 is no guidance.
         cached_states: `all` keeps every state of a trajectory, so that `t_list` can change later;
             `student` only those that `t_list` needs, in a small part of the space.
-        cfg_uncond: Policy of the teacher's unconditional input, as written.
+        cfg_uncond: What stands for "no prompt" in the teacher's guidance, by input.
         needs_negative_prompt: Whether guidance needs the embedding of a negative prompt.
-        lr_step_rules: Rules of a `piecewise_constant` schedule.
+        lr_step_rules: Rules of a `piecewise_constant` schedule: factors of the peak rate, each up
+            to a step, and the last one, such as `"1:1000,0.5:2000,0.1"`.
     """
 
-    t_list: tuple[int, ...]
-    student_sample_steps: int
+    t_list: tuple[int, ...] = field(
+        metadata={"allowed": "descending, at most 1000, the last one 0"}
+    )
+    student_sample_steps: int = field(
+        metadata={"default": "what `t_list` says", "allowed": "one less than `t_list` has entries"}
+    )
     teacher_path_cache: Path
-    teacher_inference_steps: int
+    teacher_inference_steps: int = field(metadata={"allowed": "at least 1", "unit": "steps"})
     teacher_guidance_scale: float
-    cached_states: str
+    cached_states: str = field(metadata={"allowed": CACHED_STATES})
     cfg_uncond: Mapping[str, Any] | None
     needs_negative_prompt: bool
     lr_step_rules: str | None
@@ -83,7 +89,7 @@ class KDConfig:
             ),
             teacher_guidance_scale=guidance,
             cached_states=require_choice(
-                method, "cached_states", ("all", "student"), default="all", where=_WHERE
+                method, "cached_states", CACHED_STATES, default="all", where=_WHERE
             ),
             cfg_uncond=method.get("cfg_uncond"),
             needs_negative_prompt=guidance != 1.0 and policy.needs_negative_prompt,

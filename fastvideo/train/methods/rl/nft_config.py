@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from fastvideo.errors import ConfigError
@@ -30,33 +30,35 @@ class NFTConfig:
         samples_per_prompt: Videos of each prompt, which are compared with each other.
         timestep_fraction: Part of the sampler's timesteps that each video is trained at.
         num_inner_epochs: Optimizer steps on the videos of one step.
-        beta: How far positive and negative velocities are from the old one, above 0.
-        adv_clip_max: Bound c of advantages, above 0.
+        beta: How far positive and negative velocities are from the old one.
+        adv_clip_max: Bound c of advantages, which are clipped to [-c, c].
         kl_beta: Weight of the distance to the reference.
         max_grad_norm: Largest norm of the gradients; 0 does not clip.
-        old_decay_rate: The old policy keeps rate x step of itself after a step,
-        old_decay_max: but at most this part, below 1.
+        old_decay_rate: The old policy keeps rate x step of itself after a step, up to
+            `old_decay_max`.
+        old_decay_max: Largest part of itself that the old policy keeps after a step.
         ema_decay: Decay of the moving average of the student; 0 keeps none.
         decode_batch_size: Videos that are decoded and scored at once.
-        cfg_uncond: Policy of the unconditional input, as written.
+        cfg_uncond: What stands for "no prompt" in guidance, by input.
         needs_negative_prompt: Whether guidance needs the embedding of a negative prompt.
-        lr_step_rules: Rules of a `piecewise_constant` schedule.
+        lr_step_rules: Rules of a `piecewise_constant` schedule: factors of the peak rate, each up
+            to a step, and the last one, such as `"1:1000,0.5:2000,0.1"`.
     """
 
-    sampling_steps: int
-    guidance_scale: float
-    num_batches_per_epoch: int
-    samples_per_prompt: int
-    timestep_fraction: float
-    num_inner_epochs: int
-    beta: float
-    adv_clip_max: float
-    kl_beta: float
-    max_grad_norm: float
-    old_decay_rate: float
-    old_decay_max: float
-    ema_decay: float
-    decode_batch_size: int
+    sampling_steps: int = field(metadata={"allowed": "at least 1", "unit": "steps"})
+    guidance_scale: float = field(metadata={"allowed": "at least 0"})
+    num_batches_per_epoch: int = field(metadata={"allowed": "at least 1", "unit": "batches"})
+    samples_per_prompt: int = field(metadata={"allowed": "at least 2", "unit": "videos"})
+    timestep_fraction: float = field(metadata={"allowed": "above 0, at most 1"})
+    num_inner_epochs: int = field(metadata={"allowed": "at least 1", "unit": "steps"})
+    beta: float = field(metadata={"allowed": "above 0"})
+    adv_clip_max: float = field(metadata={"allowed": "above 0"})
+    kl_beta: float = field(metadata={"allowed": "at least 0"})
+    max_grad_norm: float = field(metadata={"allowed": "at least 0"})
+    old_decay_rate: float = field(metadata={"allowed": "at least 0"})
+    old_decay_max: float = field(metadata={"allowed": "from 0 to below 1"})
+    ema_decay: float = field(metadata={"allowed": "from 0 to below 1"})
+    decode_batch_size: int = field(metadata={"allowed": "at least 1", "unit": "videos"})
     cfg_uncond: Mapping[str, Any] | None
     needs_negative_prompt: bool
     lr_step_rules: str | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Annotated, Any, Final, final
 
 import torch
 from torch.nn.functional import cosine_similarity, interpolate
@@ -37,7 +37,11 @@ class CLIPScoreReward:
         ConfigError: ``num_frames`` is less than 1.
     """
 
-    def __init__(self, model: str = "openai/clip-vit-base-patch32", num_frames: int = 4) -> None:
+    def __init__(
+        self,
+        model: str = "openai/clip-vit-base-patch32",
+        num_frames: Annotated[int, {"allowed": "at least 1", "unit": "frames"}] = 4,
+    ) -> None:
         if num_frames < 1:
             message = f"method.rewards: num_frames of CLIPScoreReward is {num_frames}; at least 1"
             raise ConfigError(message)

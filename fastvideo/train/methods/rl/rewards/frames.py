@@ -8,7 +8,7 @@ Shapes: videos are [B, 3, T, H, W] in [0, 1].
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Annotated, Final, final
 
 from fastvideo.pipelines.video_metrics import sharpness
 
@@ -33,7 +33,7 @@ class SharpnessReward:
         ValueError: ``half`` is not above 0.
     """
 
-    def __init__(self, half: float = 0.01) -> None:
+    def __init__(self, half: Annotated[float, {"allowed": "above 0"}] = 0.01) -> None:
         if not half > 0:
             message = f"method.rewards: half of SharpnessReward must be above 0, got {half!r}"
             raise ValueError(message)

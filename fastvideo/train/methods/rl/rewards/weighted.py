@@ -29,7 +29,8 @@ class WeightedRewards:
 
     Args:
         rewards: The rewards by name.
-        weights: Their weights by name, at least 0 and not all 0.
+        weights: Share in the weighted mean that is learned from, by name; not all 0. A reward with
+            0 is scored for the metrics alone.
     """
 
     def __init__(self, rewards: Mapping[str, Reward], weights: Mapping[str, float]) -> None:
