@@ -34,7 +34,6 @@ VALIDATION: Final = "validation"
 _VALIDATION_EVERY: Final = 100
 _STUDENT: Final = "student"
 _TARGET: Final = "_target_"
-_OURS: Final = "fastvideo."
 _STRICT_VARIABLES: Final = ("FASTVIDEO_NVTX_PROFILE", "FASTVIDEO_STRICT_MESH")
 
 
@@ -237,7 +236,7 @@ def _check_checkpoints(checkpoint: CheckpointConfig, method: str) -> None:
         if is_latest
         else resolve_checkpoint(checkpoint.resume_from_checkpoint, checkpoint.output_dir)
     )
-    if not method.startswith(_OURS):
+    if not is_own(method):
         return  # it may derive from the one that saved; the trainer knows when it is loaded
     names = MethodNames(method, {method.rpartition(".")[2]})
     if resumed is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fastvideo.errors import ConfigError
+from fastvideo.errors import ConfigError, DataError
 from fastvideo.train import preflight
 from fastvideo.train.checkpoint.errors import CheckpointError
 from fastvideo.train.config import TrainingConfig
@@ -125,6 +125,43 @@ def test_an_output_directory_must_be_writable(
     cfg.training.checkpoint.output_dir = str(tmp_path / "run")
     monkeypatch.setattr("os.access", lambda path, mode: False)
     with pytest.raises(ConfigError, match=f"may not write into {tmp_path}"):
+        preflight.check_run(cfg, dry_run=False)
+
+
+def test_models_are_looked_for_by_key(tmp_path: Path) -> None:
+    """Directories must hold a model; names on the hub, tiny models and others' roles pass."""
+    cfg = _run_config()
+    wan = {"_target_": "fastvideo.train.models.wan.WanModel"}
+    for name in ("Wan-AI/Wan2.1-T2V-1.3B-Diffusers", "tiny-random:wan2.1"):
+        cfg.models = {"student": {**wan, "init_from": name}, "x": {"_target_": "mine.Model"}}
+        preflight.check_models(cfg)
+    cfg.models["critic"] = {**wan, "init_from": str(tmp_path)}
+    with pytest.raises(
+        DataError, match=rf"^models\.critic\.init_from: {tmp_path} holds no model_i"
+    ):
+        preflight.check_models(cfg)
+    (tmp_path / "model_index.json").touch()
+    with pytest.raises(DataError, match=f"{tmp_path} has no transformer/ folder"):
+        preflight.check_models(cfg)
+    (tmp_path / "transformer").mkdir()
+    (tmp_path / "transformer" / "config.json").write_text("{}")
+    preflight.check_models(cfg)
+    cfg.training.model_path = "tiny-random:wan"
+    with pytest.raises(ConfigError, match="unknown tiny model 'tiny-random:wan'"):
+        preflight.check_models(cfg)
+
+
+def test_classes_of_this_package_must_be_there(tmp_path: Path) -> None:
+    """A callback's, and a pipeline's where validation is on."""
+    cfg = _run_config()
+    cfg.callbacks["mine"] = {"_target_": "fastvideo.train.callbacks.ema.EMACalback"}
+    with pytest.raises(ImportError, match=r"callbacks\.mine\._target_ .* mean 'EMACallback'\?"):
+        preflight.check_run(cfg, dry_run=True)
+    pipeline = "fastvideo.pipelines.basic.wan.wan_pipelin.WanPipeline"
+    cfg.callbacks = {"validation": {"pipeline_target": pipeline, "every_steps": 0}}
+    preflight.check_run(cfg, dry_run=False)
+    cfg.callbacks["validation"]["every_steps"] = 5
+    with pytest.raises(ImportError, match=r"validation\.pipeline_target .* mean 'wan_pipeline'"):
         preflight.check_run(cfg, dry_run=False)
 
 

@@ -99,6 +99,15 @@ def test_unknown_keys_are_one_warning_each(caplog: pytest.LogCaptureFixture) -> 
     ]
 
 
+def test_keys_without_effect_are_one_warning_each(caplog: pytest.LogCaptureFixture) -> None:
+    """Files of other versions may have them; leaving them out, or null, is quiet."""
+    with caplog.at_level(logging.WARNING):
+        _build(vsa={"cache_tile_buf": True}, model={"moba_config": None})
+    assert [record.getMessage() for record in caplog.records] == [
+        "training.vsa.cache_tile_buf has no effect in this version"
+    ]
+
+
 def test_derived_fields_are_no_keys(caplog: pytest.LogCaptureFixture) -> None:
     """What the loader fills in cannot be written under `training`."""
     with caplog.at_level(logging.WARNING):

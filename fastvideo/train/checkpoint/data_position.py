@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from fastvideo.errors import counted
 from fastvideo.logger import init_logger
 
 if TYPE_CHECKING:
@@ -87,9 +88,14 @@ def _go_to(sampler: Any, saved: Mapping[str, int]) -> None:  # noqa: ANN401 - fo
     sampler.resume_at(saved[_EPOCH], position)
     if again:
         logger.warning(
-            "%d row(s) of the data set come a second time in this epoch: the saved run had taken "
-            "%d rows in batches of %d, and this one takes %d at once",
-            *(again, rows, saved["batch_size"] * saved["num_sp_groups"], global_batch),
+            "%s of the data set will be read a second time in this epoch: the saved run had taken "
+            "%d in batches of %d, and this one takes %d at once",
+            *(
+                counted(again, "row"),
+                rows,
+                saved["batch_size"] * saved["num_sp_groups"],
+                global_batch,
+            ),
         )
     if saved["seed"] != now["seed"]:
         logger.warning(

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from fastvideo.distributed import RankGroup, get_local_rank, get_world_group
-from fastvideo.errors import FastVideoError
+from fastvideo.errors import FastVideoError, counted
 from fastvideo.logger import init_logger
 from fastvideo.profiler import profiler_region
 from fastvideo.train.checkpoint import storage
@@ -428,10 +428,10 @@ class CheckpointManager:
     def _warn_of_others(self, checkpoint: Path, own: Mapping[str, Any]) -> None:
         if not self._same_ranks(own):
             logger.warning(
-                "%s was saved by %d rank(s) and %d go on: weights, optimizer and place in the data "
+                "%s was saved by %s, and this run has %d: weights, optimizer and place in the data "
                 "are those of the saved run, but batches and noise are dealt out to the ranks "
                 "in another way, so losses differ from those of a run that was not stopped",
-                *(checkpoint.name, own["world_size"], self._ranks.world_size),
+                *(checkpoint.name, counted(own["world_size"], "rank"), self._ranks.world_size),
             )
         whole = [one for one in list_checkpoints(checkpoint.parent) if not what_is_missing(one)]
         newest = max(whole, key=_step, default=checkpoint)

@@ -64,7 +64,7 @@ def test_more_ranks_share_what_is_left(data: Path, caplog: pytest.LogCaptureFixt
     assert caplog.text == ""
     odd = _resumed(data, state, same=False, batch=3)
     assert _take(odd, 1) == whole[3:6]
-    assert "1 row(s) of the data set come a second time" in caplog.text
+    assert "1 row of the data set will be read a second time" in caplog.text
 
 
 def test_other_data_is_said(

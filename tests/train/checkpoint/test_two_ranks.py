@@ -80,7 +80,7 @@ def test_one_rank_goes_on_with_what_two_have_saved(
     run = runs.Run("finetune", data, out / "replicas" / "parts", ema=True)
     run.train(7, resume=str(out / "replicas" / "parts" / "checkpoint-6"))
     assert list(run.recorder.steps) == [7]
-    assert "was saved by 2 rank(s) and 1 go on" in caplog.text
+    assert "was saved by 2 ranks, and this run has 1" in caplog.text
     state = run.method.student.dataloader.state_dict()["_sampler_iter_state"]
     assert state == {"epoch": 1, "position": 5}
 
@@ -99,3 +99,12 @@ def test_a_place_that_cannot_be_written_to_is_said_before_the_first_step(
         assert rank["unwritable"].startswith(
             "training.checkpoint.output_dir: cannot write to /proc/none: "
         )
+
+
+def test_refusals_are_those_of_every_rank(ranks: list[dict[str, Any]]) -> None:
+    """Rank 0 alone reads whose a checkpoint is, and holds the lock."""
+    for rank in ranks:
+        assert (
+            "checkpoint-6 does not fit this run: it was saved by FineTune" in rank["other_method"]
+        )
+        assert "parts is in use by another run (run other, process " in rank["in_use"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch.distributed.tensor import DTensor
 
-from fastvideo.errors import ConfigError
+from fastvideo.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,7 +117,7 @@ def copy_weights(target: nn.Module, source: nn.Module, *, names: tuple[str, str]
         differing = sorted(n for n in mine.keys() | theirs.keys() if mine.get(n) != theirs.get(n))
         message = (
             f"{names[0]} and {names[1]} must be the same architecture; they differ in "
-            f"{len(differing)} parameter(s), such as {differing[0]!r}"
+            f"{counted(len(differing), 'parameter')}, such as {differing[0]!r}"
         )
         raise ConfigError(message)
     blend_weights(target, source, decay=0.0)
