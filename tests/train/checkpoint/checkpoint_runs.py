@@ -21,7 +21,9 @@ from fastvideo.distributed import (
     get_world_group,
     maybe_init_distributed_environment_and_model_parallel,
 )
+from fastvideo.train.checkpoint import lock
 from fastvideo.train.checkpoint.errors import CheckpointError
+from fastvideo.train.checkpoint.lock import OutputLock, output_dir_held
 from fastvideo.train.checkpoint.manager import CheckpointConfig, CheckpointManager
 from fastvideo.train.trainer import Trainer
 
@@ -176,10 +178,29 @@ def two_ranks(data: Path, out: Path) -> dict[str, Any]:
             "finetune", data, Path("/proc/none"), mesh=(1, 2), save=CheckpointConfig(save_steps=1)
         ).train(1)
     )
+    results["other_method"] = _message(
+        lambda: Run("dmd2", data, out / "other", mesh=(1, 2)).train(
+            7, resume=str(out / "finetune" / "parts")
+        )
+    )
+    results["in_use"] = _message(lambda: in_use(out / "finetune" / "parts"))
     damage(out / "finetune" / "parts" / "checkpoint-6")
     run = Run("finetune", data, out / "finetune" / "parts", mesh=(1, 2))
     results["damaged"] = _message(lambda: run.train(7, resume="latest"))
     return results
+
+
+def in_use(out: Path) -> None:
+    """Asks on every rank for a directory that is locked."""
+    held = OutputLock(out, run_id="other")
+    if get_world_group().is_first_rank:
+        held.acquire()
+    try:
+        lock._WAIT_S = 0.0
+        with output_dir_held(out):
+            pass
+    finally:
+        held.release()
 
 
 def damage(checkpoint: Path) -> None:
