@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +10,6 @@ from fastvideo.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
 
     from fastvideo.pipelines.generation import GenerationResult
     from fastvideo.pipelines.sampling_param import SamplingParam
@@ -44,6 +42,7 @@ _SHORT: Final = {
     "seed": "request.sampling.seed",
     "num_videos_per_prompt": "request.sampling.num_videos_per_prompt",
 }
+_TEXTS: Final = ("model_path", "prompt_path", "negative_prompt", "output_path")
 _HELP: Final = {
     "model_path": ("PATH", "model directory, hub name, or tiny-random:wan2.1"),
     "prompt_path": ("FILE", "prompts: .txt with one a line, or .jsonl with settings of their own"),
@@ -102,6 +101,9 @@ def run(args: argparse.Namespace) -> int:
     request = GenerationRequest.from_mapping(sections["request"])
     prompts = request.prompts()
     _check_parameters(request.parameters(SamplingParam()))
+    if len(prompts) == 1:
+        _check_prompt(prompts[0][0])
+    request.output["return_frames"] = False  # nobody looks at them, and many are much memory
     from fastvideo.logger import configure_logging  # noqa: PLC0415 - after what may be mistaken
     from fastvideo.observability.logs import log_formatter  # noqa: PLC0415 - as above
     from fastvideo.pipelines.video_generator import (  # noqa: PLC0415 - as above
@@ -114,40 +116,48 @@ def run(args: argparse.Namespace) -> int:
     with VideoGenerator.from_config(generator_config(sections)) as generator:
         if len(prompts) == 1 and not prompts[0][1]:
             request.prompt, request.prompt_path = prompts[0][0], None
-        answer = generator.generate(request)
-    return _report(answer if isinstance(answer, list) else [answer])
+        answer = generator.generate(request, on_result=_print_files)
+    results = answer if isinstance(answer, list) else [answer]
+    return 1 if any(result.error is not None for result in results) else 0
 
 
-def _overrides(args: argparse.Namespace) -> Sequence[str]:
-    """Returns the short forms as overrides, and behind them the overrides themselves."""
-    words: list[str] = []
-    for name, path in _SHORT.items():
-        value = getattr(args, name)
-        if value is not None:
-            words.append(f"--{path}={value}")
-    if args.prompt:
-        words.append(f"--request.prompt={json.dumps(args.prompt)}")
-    return [*words, *args.rest]
+def _overrides(args: argparse.Namespace) -> dict[str, Any]:
+    """Returns the short forms as overrides, and behind them the overrides themselves.
+
+    What is text by nature is taken to the letter, whatever YAML would see in it.
+    """
+    from fastvideo.pipelines.run_file import read_overrides  # noqa: PLC0415 - as in run
+
+    given = {path: getattr(args, name) for name, path in _SHORT.items() if name not in _TEXTS}
+    words = [f"--{path}={value}" for path, value in given.items() if value is not None]
+    texts = {_SHORT[name]: getattr(args, name) for name in _TEXTS}
+    texts["request.prompt"] = args.prompt
+    literal = {path: value for path, value in texts.items() if value is not None}
+    return {**read_overrides(words), **literal, **read_overrides(args.rest)}
 
 
 def _check_parameters(param: SamplingParam) -> None:
     """Refuses what would only be refused after the model was loaded."""
     from fastvideo.pipelines.output_path import check_output_path  # noqa: PLC0415 - as below
     from fastvideo.pipelines.stages.input_validation import (  # noqa: PLC0415 - imports torch
-        check_num_frames,
-        check_size,
+        check_fps,
+        check_numbers,
     )
 
-    check_size("request.sampling.height", param.height)
-    check_size("request.sampling.width", param.width)
-    check_num_frames(param.num_frames, name="request.sampling.num_frames")
+    check_numbers(param, param.seeds(), where="request.sampling.")
     if param.save_video:
+        check_fps("request.sampling.fps", param.fps)
         check_output_path("request.output.output_path", param.output_path)
 
 
-def _report(results: Sequence[GenerationResult]) -> int:
-    """Names the files on standard output; the log has named every prompt that failed."""
-    for result in results:
-        for path in result.video_paths:
-            sys.stdout.write(f"{path}\n")
-    return 1 if any(result.error is not None for result in results) else 0
+def _check_prompt(prompt: str) -> None:
+    from fastvideo.pipelines.stages.input_validation import check_prompt  # noqa: PLC0415 - as above
+
+    check_prompt("request.prompt", prompt)
+
+
+def _print_files(result: GenerationResult) -> None:
+    """Names the files of a prompt on standard output; the log names a prompt that failed."""
+    for path in result.video_paths:
+        sys.stdout.write(f"{path}\n")
+    sys.stdout.flush()

@@ -2,6 +2,7 @@
 
 from fastvideo.hooks.activation_trace import (
     ActivationTrace,
+    activation_trace_of,
     attach_activation_trace,
     current_step_idx,
     detach_activation_trace,
@@ -13,6 +14,7 @@ __all__ = [
     "ActivationTrace",
     "ForwardHook",
     "ModuleHookManager",
+    "activation_trace_of",
     "attach_activation_trace",
     "current_step_idx",
     "detach_activation_trace",

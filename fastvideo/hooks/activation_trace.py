@@ -12,7 +12,13 @@ import torch
 
 from fastvideo.hooks.hooks import ForwardHook, ModuleHookManager
 from fastvideo.hooks.named_tensors import named_tensors
-from fastvideo.hooks.trace_session import TraceSession, TraceSource, leave_session, open_session
+from fastvideo.hooks.trace_session import (
+    TraceSession,
+    TraceSource,
+    forsake_session,
+    leave_session,
+    open_session,
+)
 from fastvideo.hooks.trace_settings import TraceSettings
 from fastvideo.hooks.trace_steps import current_step_idx, trace_step
 from fastvideo.logger import init_logger
@@ -22,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ActivationTrace",
+    "activation_trace_of",
     "attach_activation_trace",
     "current_step_idx",
     "detach_activation_trace",
@@ -56,9 +63,11 @@ class ActivationTrace:
         self._hooked = tuple(weakref.ref(module) for module in found.values())
         self._session: TraceSession | None = None
         if not found:
-            logger.warning("no module of %s is traced: no name matches", role or type(model))
+            _warn_of_no_module(model, role, settings)
             return
         self._session = open_session(settings.path)
+        self._forsake = weakref.finalize(model, forsake_session, self._session)
+        self._forsake.atexit = False  # the session ends by itself then
         sources = [TraceSource(name, role, settings) for name in found]
         self._session.describe(model, role, sources)
         for source, module in zip(sources, found.values(), strict=True):
@@ -76,7 +85,7 @@ class ActivationTrace:
         model = self._model()
         if model is not None:
             _attached.pop(model, None)
-        if session is not None:
+        if session is not None and self._forsake.detach() is not None:
             leave_session(session)
 
 
@@ -133,7 +142,7 @@ def attach_activation_trace(model: nn.Module, *, role: str = "") -> ActivationTr
         ConfigError: One of the ``FASTVIDEO_TRACE_*`` variables cannot be used.
     """
     model = getattr(model, "_orig_mod", model)
-    present = _attached.get(model) if _attached else None
+    present = activation_trace_of(model)
     if present is not None:
         return present
     settings = TraceSettings.from_env()
@@ -144,6 +153,15 @@ def attach_activation_trace(model: nn.Module, *, role: str = "") -> ActivationTr
     return trace
 
 
+def activation_trace_of(model: nn.Module) -> ActivationTrace | None:
+    """Returns the trace that is attached to a model; None if none is.
+
+    Args:
+        model: The model, compiled or not.
+    """
+    return _attached.get(getattr(model, "_orig_mod", model)) if _attached else None
+
+
 def detach_activation_trace(manager: ActivationTrace | None) -> None:
     """Takes the hooks off a model again, and writes what was recorded.
 
@@ -152,6 +170,23 @@ def detach_activation_trace(manager: ActivationTrace | None) -> None:
     """
     if manager is not None:
         manager.detach()
+
+
+def _warn_of_no_module(model: nn.Module, role: str, settings: TraceSettings) -> None:
+    names = [_plain_name(name) for name, _ in model.named_modules() if name]
+    what = role or type(model).__name__
+    if settings.layers is None or not names:
+        logger.warning("no module of %s is traced: it has none", what)
+        return
+    logger.warning(
+        "no module of %s is traced: FASTVIDEO_TRACE_LAYERS=%s matches none of its %d names, such "
+        "as %s and %s",
+        what,
+        settings.layers.pattern,
+        len(names),
+        names[0],
+        names[-1],
+    )
 
 
 def _plain_name(name: str) -> str:

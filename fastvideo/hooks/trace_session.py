@@ -9,7 +9,7 @@ import os
 import secrets
 import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +23,7 @@ from fastvideo.hooks.trace_steps import (
     current_step,
     leave_step_ends,
 )
-from fastvideo.hooks.trace_writer import LineWriter
+from fastvideo.hooks.trace_writer import LineWriter, WrittenFile
 from fastvideo.logger import init_logger
 from fastvideo.profiler.ranks import current_rank, current_world_size
 from fastvideo.profiler.strict_json import dumps
@@ -66,9 +66,10 @@ class TraceSession:
 
     Args:
         path: The file.
+        before: What this process has written there before, where it has.
 
     Attributes:
-        path: The file.
+        path: The file that was asked for.
         users: How many models are traced into it.
         is_parents: Whether this is a forked child, in which nothing is recorded.
 
@@ -76,7 +77,7 @@ class TraceSession:
         ConfigError: It cannot be written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, before: WrittenFile | None = None) -> None:
         self.path = path
         self.users = 0
         self.is_parents = False
@@ -87,10 +88,10 @@ class TraceSession:
         self._lock = threading.Lock()
         self._here = _RingsOfThread(self._new_ring)
         self._last_of_step = 0
-        self._writer = LineWriter(path, _line(self._header()))
+        self._writer = LineWriter(path, _line(self._header()), before=before)
         call_at_step_ends(self.end_step)
         atexit.register(self.close)
-        logger.info("activations are traced to %s", path)
+        logger.info("activations are traced to %s", self._writer.path)
 
     def describe(self, model: torch.nn.Module, role: str, sources: Sequence[TraceSource]) -> None:
         """Writes down which modules of a model are traced.
@@ -158,13 +159,18 @@ class TraceSession:
         batches = [ring.take() for ring in rings]
         return max((self._submit(batch) for batch in batches if batch is not None), default=0)
 
-    def close(self) -> None:
-        """Writes everything and closes the file."""
+    def close(self) -> WrittenFile | None:
+        """Writes everything and closes the file.
+
+        Returns:
+            The file; None where it is not complete.
+        """
         atexit.unregister(self.close)
         leave_step_ends(self.end_step)
-        if not self.is_parents:
-            self.flush()
-            self._writer.close(_CLOSE_S)
+        if self.is_parents:
+            return None
+        self.flush()
+        return self._writer.close(_CLOSE_S)
 
     def leave_to_parent(self) -> None:
         """Records no more, in a forked child."""
@@ -267,6 +273,9 @@ class _Sessions(dict["Path", TraceSession]):
     def __init__(self) -> None:
         super().__init__()
         self.lock = threading.Lock()
+        self.written: dict[Path, WrittenFile] = {}
+        # A garbage collector may run anywhere, even where a lock is held: it leaves a note only.
+        self.forsaken: deque[TraceSession] = deque()
         self._watches_forks = False
 
     def watch_forks(self) -> None:
@@ -279,6 +288,8 @@ class _Sessions(dict["Path", TraceSession]):
         for session in self.values():
             session.leave_to_parent()
         self.clear()
+        self.written.clear()
+        self.forsaken.clear()
         self.lock = threading.Lock()
 
 
@@ -289,16 +300,18 @@ def open_session(path: Path) -> TraceSession:
     """Returns the session of a file, a new one if there is none; each must be left once.
 
     Args:
-        path: The file. What is in it is overwritten by a new session.
+        path: The file. What is in it is overwritten; if it comes from this process, it is kept
+            under another name.
 
     Raises:
         ConfigError: It cannot be written.
     """
     with _sessions.lock:
         _sessions.watch_forks()
+        _leave_forsaken()
         session = _sessions.get(path)
         if session is None:
-            session = _sessions[path] = TraceSession(path)
+            session = _sessions[path] = TraceSession(path, _sessions.written.get(path))
         session.users += 1
         return session
 
@@ -310,12 +323,35 @@ def leave_session(session: TraceSession) -> None:
         session: From :func:`open_session`.
     """
     with _sessions.lock:
-        session.users -= 1
-        if session.users:
-            return
-        if _sessions.get(session.path) is session:
-            del _sessions[session.path]
-    session.close()
+        _leave(session)
+        _leave_forsaken()
+
+
+def forsake_session(session: TraceSession) -> None:
+    """Leaves a session as soon as another is opened or left, or at the end of the process.
+
+    Unlike :func:`leave_session`, it may be called by the garbage collector.
+
+    Args:
+        session: From :func:`open_session`.
+    """
+    _sessions.forsaken.append(session)
+
+
+def _leave_forsaken() -> None:
+    while _sessions.forsaken:
+        _leave(_sessions.forsaken.popleft())
+
+
+def _leave(session: TraceSession) -> None:
+    session.users -= 1
+    if session.users:
+        return
+    if _sessions.get(session.path) is session:
+        del _sessions[session.path]
+    written = session.close()
+    if written is not None:
+        _sessions.written[session.path] = written
 
 
 def _line(record: dict[str, Any]) -> bytes:

@@ -131,7 +131,11 @@ def _path(text: str) -> Path:
     """Returns the file of this process; ranks never share one."""
     rank, pid = str(current_rank()), str(os.getpid())
     template = text or str(Path(tempfile.gettempdir(), "fv_trace_<pid>.jsonl"))
-    path = Path(template.replace("<rank>", rank).replace("<pid>", pid)).expanduser().absolute()
+    try:
+        path = Path(template.replace("<rank>", rank).replace("<pid>", pid)).expanduser().absolute()
+    except RuntimeError as error:
+        message = f"environment variable {_OUTPUT}={text!r}: there is no such user"
+        raise ConfigError(message) from error
     if current_world_size() > 1 and "<rank>" not in template and "<pid>" not in template:
         path = path.with_name(f"{path.stem}_rank{rank}{path.suffix}")
         logger.warning("%s=%s has no <rank>: this rank writes %s", _OUTPUT, text, path)

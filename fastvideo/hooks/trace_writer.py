@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
+import itertools
 import os
+import stat
 import threading
 from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from fastvideo.errors import ConfigError
 from fastvideo.logger import init_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 logger = init_logger(__name__)
@@ -19,25 +24,41 @@ logger = init_logger(__name__)
 _MAX_QUEUED: Final = 8
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file that was written and closed, as it can be known again.
+
+    Attributes:
+        device: Number of its file system.
+        inode: Its number there.
+    """
+
+    device: int
+    inode: int
+
+
 class LineWriter:
     """Writes a file from its beginning, in a thread.
 
     What the file system has is always a beginning of the whole, in which every line but perhaps
-    the last is complete. A forked child must not use it.
+    the last is complete. A forked child must not use it. Two processes never write one file: the
+    second has a name of its own.
 
     Args:
         path: The file; one that exists is overwritten.
         first: What is written at once.
+        before: What this process has written there before: if it is still there, it is not
+            overwritten but gets another name.
 
     Attributes:
+        path: The file; another name than was asked for where another process writes that one.
         stopped: Whether nothing is written any more: after an error, and in a forked child.
 
     Raises:
         ConfigError: The file cannot be written.
     """
 
-    def __init__(self, path: Path, first: bytes) -> None:
-        self._path = path
+    def __init__(self, path: Path, first: bytes, *, before: WrittenFile | None = None) -> None:
         self._jobs: deque[Callable[[], bytes]] = deque()
         self._changed = threading.Condition()
         self._submitted = self._written = 0
@@ -46,9 +67,13 @@ class LineWriter:
         self.stopped = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-            self._file = os.open(path, flags, 0o666)
-            self._write(first)
+            _set_aside(path, before)
+            self.path, self._file = _open_alone(path)
+            try:
+                self._write(first)
+            except OSError:
+                os.close(self._file)
+                raise
         except OSError as error:
             message = f"FASTVIDEO_TRACE_OUTPUT: cannot write {path}: {error.strerror}"
             raise ConfigError(message) from error
@@ -90,11 +115,14 @@ class LineWriter:
                 lambda: self._written >= number or self.stopped, timeout_s
             )
 
-    def close(self, timeout_s: float) -> None:
+    def close(self, timeout_s: float) -> WrittenFile | None:
         """Writes what is left, and closes the file.
 
         Args:
             timeout_s: Seconds to wait at most.
+
+        Returns:
+            What was written; None where it took too long.
         """
         with self._changed:
             self._closing = True
@@ -102,9 +130,12 @@ class LineWriter:
         if self._thread is not None:
             self._thread.join(timeout_s)
             if self._thread.is_alive():
-                logger.warning("%s is incomplete: writing it took too long", self._path)
-                return
+                logger.warning("%s is incomplete: writing it took too long", self.path)
+                return None
+        about = os.fstat(self._file)
+        _unlock(self._file)
         os.close(self._file)
+        return WrittenFile(about.st_dev, about.st_ino)
 
     def _run(self) -> None:
         while True:
@@ -121,7 +152,7 @@ class LineWriter:
                 self.stopped = True
                 logger.error(  # noqa: TRY400 - one line is enough
                     "%s ends here, activations are traced no longer: %s: %s",
-                    self._path,
+                    self.path,
                     type(error).__name__,
                     error,
                 )
@@ -133,3 +164,54 @@ class LineWriter:
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(self._file, rest) :]
+
+
+def _set_aside(path: Path, before: WrittenFile | None) -> None:
+    """Gives a file another name if it is the one that was written before."""
+    if before is None or not path.is_file():
+        return
+    about = path.stat()
+    if (about.st_dev, about.st_ino) != (before.device, before.inode):
+        return
+    aside = next(name for name in _names_beside(path) if not name.exists())
+    path.rename(aside)
+    logger.warning("what this process traced to %s before is now %s", path, aside)
+
+
+def _open_alone(path: Path) -> tuple[Path, int]:
+    """Opens and empties a file: this one, or a new one beside it if another process writes it."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        return path, file
+    if _lock(file):
+        os.ftruncate(file, 0)
+        return path, file
+    os.close(file)
+    for name in _names_beside(path):
+        with suppress(FileExistsError):
+            file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            break
+    _lock(file)
+    logger.warning("another process is tracing to %s: this one traces to %s", path, name)
+    return name, file
+
+
+def _names_beside(path: Path) -> Iterator[Path]:
+    return (path.with_name(f"{path.stem}_{n}{path.suffix}") for n in itertools.count(1))
+
+
+def _lock(file: int) -> bool:
+    """Returns False if another process has locked a file."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # its file system has no locks
+    return True
+
+
+def _unlock(file: int) -> None:
+    """Gives a file up on behalf of forked children, too, which have it open as well."""
+    with suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_UN)

@@ -13,14 +13,19 @@ from fastvideo.distributed import (
     get_local_torch_device,
     maybe_init_distributed_environment_and_model_parallel,
 )
-from fastvideo.errors import did_you_mean
-from fastvideo.hooks.activation_trace import attach_activation_trace
+from fastvideo.errors import ConfigError, did_you_mean
+from fastvideo.hooks.activation_trace import (
+    ActivationTrace,
+    activation_trace_of,
+    attach_activation_trace,
+    detach_activation_trace,
+)
 from fastvideo.logger import init_logger
 from fastvideo.pipelines.inference_args import InferenceArgs
 from fastvideo.pipelines.model_index import has_second_expert, read_model_index
 from fastvideo.pipelines.model_modules import load_module
 from fastvideo.pipelines.pipeline_config import PipelineConfig
-from fastvideo.pipelines.typed_fields import field_names
+from fastvideo.pipelines.typed_fields import fail, field_names
 from fastvideo.profiler import get_or_create_profiler, profiler_region
 
 if TYPE_CHECKING:
@@ -79,12 +84,17 @@ class ComposedPipelineBase(ABC):
         self.model_dir = model_dir
         self.args = args
         self.modules: dict[str, Any] = dict(loaded_modules or {})
+        self._traces: list[ActivationTrace | None] = []
         with profiler_region("model_loading"):
             self.model_index = read_model_index(model_dir)
             for name in self._module_names():
                 if name not in self.modules:
                     self.modules[name] = load_module(name, model_dir, args)
-        self.post_init()
+        try:
+            self.post_init()
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
     def from_pretrained(
@@ -143,9 +153,49 @@ class ComposedPipelineBase(ABC):
             ConfigError: An environment variable on activation tracing cannot be used.
         """
         for role in _TRANSFORMERS:
-            if self.modules.get(role) is not None:
-                attach_activation_trace(self.modules[role], role=role)
+            module = self.modules.get(role)
+            if module is not None and activation_trace_of(module) is None:
+                self._traces.append(attach_activation_trace(module, role=role))
         self.stages: tuple[PipelineStage, ...] = tuple(self.create_stages())
+
+    def compile(self, **options: Any) -> None:  # noqa: ANN401 - those of torch.compile
+        """Has the transformers compiled, each when it is first called.
+
+        What is around them stays as it is: stages, denoising steps, and the regions of both.
+
+        Args:
+            **options: Arguments of ``torch.compile``.
+
+        Raises:
+            ConfigError: ``torch.compile`` refuses them, or they want whole graphs, which
+                activation tracing breaks.
+        """
+        where = "generator.engine.torch_compile_kwargs"
+        for role in _TRANSFORMERS:
+            module = self.modules.get(role)
+            if module is None:
+                continue
+            trace = activation_trace_of(module)
+            if options.get("fullgraph") and trace is not None and trace.modules:
+                fail(
+                    f"{where}.fullgraph",
+                    f"activations of the {role} are traced, which breaks its graph; leave out "
+                    "either fullgraph or FASTVIDEO_TRACE_ACTIVATIONS",
+                )
+            try:
+                module.compile(**options)
+            except Exception as error:
+                message = f"{where}: torch.compile refuses {options!r}: {error}"
+                raise ConfigError(message) from error
+
+    def close(self) -> None:
+        """Takes off the activation traces that this pipeline attached, and closes their file.
+
+        A second time does nothing. Models that were traced before, such as those of a trainer,
+        stay so.
+        """
+        while self._traces:
+            detach_activation_trace(self._traces.pop())
 
     @abstractmethod
     def create_stages(self) -> tuple[PipelineStage, ...]:

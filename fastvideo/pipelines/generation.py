@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fastvideo.errors import ConfigError, did_you_mean
 from fastvideo.pipelines.sampling_param import SamplingParam
-from fastvideo.pipelines.typed_fields import fail, field_names, from_mapping
+from fastvideo.pipelines.typed_fields import expanded, fail, field_names, from_mapping
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
@@ -97,7 +98,7 @@ def read_prompts(path: str | Path) -> list[tuple[str, dict[str, Any]]]:
     """Reads a file of prompts.
 
     Args:
-        path: ``.txt`` or ``.jsonl``; empty lines are left out.
+        path: ``.txt`` or ``.jsonl`` in UTF-8; empty lines are left out.
 
     Returns:
         The prompts, each with what else its line says.
@@ -105,13 +106,15 @@ def read_prompts(path: str | Path) -> list[tuple[str, dict[str, Any]]]:
     Raises:
         ConfigError: The file cannot be read, or a line of it.
     """
-    file = Path(path).expanduser()
+    file = expanded(path, where="request.prompt_path")
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        text = file.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
-        message = f"request.prompt_path: {file} cannot be read: {error}"
+        reason = getattr(error, "strerror", None) or error
+        message = f"request.prompt_path: {file} cannot be read: {reason}"
         raise ConfigError(message) from error
-    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    # Not splitlines, which also divides at characters that a prompt or a string of JSON may hold.
+    numbered = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not numbered:
         fail("request.prompt_path", f"{file} holds no prompts")
     if file.suffix.lower() != ".jsonl":

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fastvideo.errors import ConfigError, did_you_mean, import_extra
-from fastvideo.pipelines.typed_fields import fail
+from fastvideo.pipelines.typed_fields import expanded, fail
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 SECTIONS: Final = ("generator", "observability", "request")
 
@@ -32,9 +32,9 @@ def load_run_file(
         ConfigError: The file cannot be read, a section is unknown or no mapping, or an override
             cannot be understood.
     """
-    raw = {} if path is None else _read(Path(path).expanduser())
-    pairs = overrides.items() if hasattr(overrides, "items") else _pairs(overrides)
-    for name, value in pairs:
+    raw = {} if path is None else _read(expanded(path, where="--config"))
+    values = overrides if hasattr(overrides, "items") else read_overrides(overrides)
+    for name, value in values.items():
         _set(raw, name, value)
     for name in raw:
         if name not in SECTIONS:
@@ -63,9 +63,20 @@ def _read(file: Path) -> dict[str, Any]:
     return content
 
 
-def _pairs(words: Sequence[str]) -> Iterable[tuple[str, Any]]:
-    """Yields dotted paths and values."""
-    rest = iter(words)
+def read_overrides(words: Sequence[str]) -> dict[str, Any]:
+    """Reads the words of a command line.
+
+    Args:
+        words: ``--section.key value`` or ``--section.key=value``.
+
+    Returns:
+        Values by dotted path. Lists, mappings and null are read as YAML; anything else is text,
+        which the fields cast.
+
+    Raises:
+        ConfigError: A word is no option, or has no value.
+    """
+    rest, values = iter(words), {}
     for word in rest:
         name, equals, value = word.partition("=")
         if not name.startswith("--") or not name.strip("-"):
@@ -77,7 +88,8 @@ def _pairs(words: Sequence[str]) -> Iterable[tuple[str, Any]]:
                 message = f"{name} needs a value"
                 raise ConfigError(message)
             value = following
-        yield name.removeprefix("--").replace("-", "_"), _cast(value, name)
+        values[name.removeprefix("--").replace("-", "_")] = _cast(value, name)
+    return values
 
 
 def _cast(text: str, name: str) -> Any:  # noqa: ANN401 - whatever was typed

@@ -78,9 +78,19 @@ class StepBar:
         progress = self._progress
         if progress is None:
             return _show_nothing
-        short = prompt if len(prompt) <= 40 else prompt[:39] + "…"  # noqa: PLR2004 - a line
-        task = progress.add_task(f"[{number}/{total}] {short}".replace("[", r"\["), total=None)
+        task = progress.add_task(f"[{number}/{total}] {shortened(prompt, 40)}", total=None)
         return lambda done, of: progress.update(task, completed=done, total=of)
+
+
+def shortened(text: str, longest: int = 100) -> str:
+    """Returns the beginning of a text on one line, for people.
+
+    Args:
+        text: A prompt, perhaps of many lines.
+        longest: Characters to return at most.
+    """
+    line = " ".join(text[: 10 * longest].split())
+    return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
 def _show_nothing(done: int, of: int) -> None:
@@ -99,7 +109,7 @@ def _new_progress() -> Any:  # noqa: ANN401 - rich is optional
     )
 
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from fastvideo.errors import ConfigError, did_you_mean
@@ -111,6 +112,22 @@ def checked_value(value: object, kind: Any, *, where: str) -> Any:  # noqa: ANN4
     return _checked_plain(value, kind, where=where)
 
 
+def expanded(path: str | Path, *, where: str) -> Path:
+    """Returns a path with the home directory in place of ``~``.
+
+    Args:
+        path: As it was given.
+        where: What it is called, for messages.
+
+    Raises:
+        ConfigError: There is no such user.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        fail(where, f"there is no such user in {str(path)!r}")
+
+
 def fail(where: str, what: str) -> NoReturn:
     """Raises the error of a field.
 
@@ -136,6 +153,9 @@ def _checked_union(value: object, kinds: tuple[Any, ...], *, where: str) -> obje
             return checked_value(value, kind, where=where)
         except ConfigError:
             continue
+    if len(rest) > 1 and not isinstance(value, list | tuple):
+        names = " or ".join(_NAMES.get(kind, "a list") for kind in rest)
+        fail(where, f"expected {names}, got {value!r}")
     return checked_value(value, rest[-1], where=where)
 
 

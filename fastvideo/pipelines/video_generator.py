@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+from contextlib import ExitStack
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Self, overload
 
@@ -19,12 +20,13 @@ from fastvideo.pipelines.forward_batch import ForwardBatch
 from fastvideo.pipelines.generation import GenerationRequest, GenerationResult
 from fastvideo.pipelines.generator_config import GeneratorConfig
 from fastvideo.pipelines.model_index import read_model_index
-from fastvideo.pipelines.output_path import check_output_path, output_path
+from fastvideo.pipelines.output_path import make_output_folder, output_paths
 from fastvideo.pipelines.presets import DMD_PIPELINE, WAN_PIPELINE, find_preset
 from fastvideo.pipelines.run_file import load_run_file
 from fastvideo.pipelines.sampling_param import SamplingParam
-from fastvideo.pipelines.step_clock import StepBar, StepClock
-from fastvideo.pipelines.video_file import VideoWriteError, to_frames, write_mp4
+from fastvideo.pipelines.stages.input_validation import check_fps
+from fastvideo.pipelines.step_clock import StepBar, StepClock, shortened
+from fastvideo.pipelines.video_file import VideoWriteError, to_frames, write_new_mp4
 from fastvideo.profiler import get_global_controller, profiler_region
 
 if TYPE_CHECKING:
@@ -50,14 +52,13 @@ _EXPECTED: Final = (FastVideoError, torch.OutOfMemoryError)
 class VideoGenerator:
     """Makes videos of prompts, one request after the other, in this process.
 
-    Use it in a ``with`` statement, or call :meth:`shutdown`: that writes the kernel traces and
-    spans that are still under way.
+    Use it in a ``with`` statement, or call :meth:`shutdown`: that writes the kernel traces,
+    activation traces and spans that are still under way.
 
     Args:
         config: Model, machine and pipeline.
 
     Attributes:
-        pipeline: What makes the videos.
         preset: Parameters of requests that say nothing else.
 
     Raises:
@@ -74,13 +75,15 @@ class VideoGenerator:
         self.preset = SamplingParam(**found.sampling)
         self._decode = config.engine.output_type != "latent"
         self._telemetry = _start_telemetry(config)
-        self._owns_controller = get_global_controller() is None
+        controller = get_global_controller()
+        self._owns_controller = controller is None or not controller.is_started
+        self._pipeline: ComposedPipelineBase | None = None
         try:
-            self.pipeline = pipeline_class.from_pretrained(
+            self._pipeline = pipeline_class.from_pretrained(
                 model_dir, pipeline_config=settings, offload=config.engine.offload
             )
             if config.engine.enable_torch_compile:
-                self.pipeline.modules["transformer"].compile(**config.engine.torch_compile_kwargs)
+                self._pipeline.compile(**config.engine.torch_compile_kwargs)
         except BaseException as error:
             self._end(error)
             raise
@@ -126,6 +129,22 @@ class VideoGenerator:
         sections = load_run_file(path, overrides)
         return cls(generator_config(sections))
 
+    @property
+    def pipeline(self) -> ComposedPipelineBase:
+        """What makes the videos.
+
+        Raises:
+            RuntimeError: The generator was shut down.
+        """
+        if self._pipeline is None:
+            message = "the generator was shut down; make another one"
+            raise RuntimeError(message)
+        return self._pipeline
+
+    def _refuse_after_shutdown(self) -> None:
+        """Raises what :attr:`pipeline` raises, before anything is counted as a failed request."""
+        _ = self.pipeline
+
     @overload
     def generate_video(
         self,
@@ -163,6 +182,7 @@ class VideoGenerator:
             ConfigError: A parameter is unknown or cannot be used, or the one prompt.
             VideoWriteError: The video of the one prompt cannot be written.
         """
+        self._refuse_after_shutdown()
         param = (sampling_param or self.preset).updated(changes)
         if isinstance(prompt, str):
             return self._answer_one(prompt, param).to_dict()
@@ -170,12 +190,16 @@ class VideoGenerator:
         return [result.to_dict() for result in results]
 
     def generate(
-        self, request: GenerationRequest | Mapping[str, Any] | Sequence[Any]
+        self,
+        request: GenerationRequest | Mapping[str, Any] | Sequence[Any],
+        *,
+        on_result: Callable[[GenerationResult], None] | None = None,
     ) -> GenerationResult | list[GenerationResult]:
         """Answers a request, or several.
 
         Args:
             request: A request, a mapping with its fields, or a list of these.
+            on_result: Is given the result of every prompt as soon as it is there.
 
         Returns:
             A result for a request of one prompt, else a list in the order of the prompts. In a
@@ -185,41 +209,52 @@ class VideoGenerator:
             ConfigError: The one prompt cannot be fulfilled, or the request is not understood.
             VideoWriteError: The video of the one prompt cannot be written.
         """
+        self._refuse_after_shutdown()
         if isinstance(request, GenerationRequest) or hasattr(request, "keys"):
             one = _as_request(request)
             prompts = one.prompts()
-            if isinstance(one.prompt, str):
-                return self._answer_one(one.prompt, one.parameters(self.preset))
             param = one.parameters(self.preset)
-            return self._answer_all([(prompt, param, own) for prompt, own in prompts])
+            if isinstance(one.prompt, str):
+                result = self._answer_one(one.prompt, param)
+                if on_result is not None:
+                    on_result(result)
+                return result
+            return self._answer_all([(prompt, param, own) for prompt, own in prompts], on_result)
         work: list[tuple[str, SamplingParam | FastVideoError, dict[str, Any]]] = []
         for each in request:
             work.extend(self._work_of(each))
-        return self._answer_all(work)
+        return self._answer_all(work, on_result)
 
     def shutdown(self) -> None:
-        """Ends the generator: flushes kernel traces and spans, and frees the model.
+        """Ends the generator: flushes and closes traces and spans, and frees the model.
 
-        A second call does nothing.
+        A second call does nothing. Whatever is asked of the generator afterwards raises a
+        ``RuntimeError``.
         """
         self._end(None)
 
     def __enter__(self) -> Self:
+        self._refuse_after_shutdown()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self._end(error)
 
     def _end(self, error: BaseException | None) -> None:
-        self.__dict__.pop("pipeline", None)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        controller = get_global_controller()
-        if self._owns_controller and controller is not None:
-            controller.stop()
-        telemetry, self._telemetry = self._telemetry, None
-        if telemetry is not None:
-            telemetry.shutdown(error=error, linger=True)
+        with ExitStack() as ends:  # the last one first, and each whatever happens to the others
+            telemetry, self._telemetry = self._telemetry, None
+            if telemetry is not None:
+                ends.callback(telemetry.shutdown, error=error, linger=True)
+            controller = get_global_controller()
+            owns_controller, self._owns_controller = self._owns_controller, False
+            if owns_controller and controller is not None:
+                ends.callback(controller.stop)
+            if torch.cuda.is_available():
+                ends.callback(torch.cuda.empty_cache)
+            pipeline, self._pipeline = self._pipeline, None
+            if pipeline is not None:
+                ends.callback(pipeline.close)
+            del pipeline
 
     def _work_of(
         self, each: object
@@ -233,7 +268,9 @@ class VideoGenerator:
             return [(_shown_prompt(each), error, {})]
 
     def _answer_all(
-        self, work: Sequence[tuple[str, SamplingParam | FastVideoError, dict[str, Any]]]
+        self,
+        work: Sequence[tuple[str, SamplingParam | FastVideoError, dict[str, Any]]],
+        on_result: Callable[[GenerationResult], None] | None = None,
     ) -> list[GenerationResult]:
         """Answers every prompt; what cannot be answered is logged and leaves an error behind."""
         results = []
@@ -241,11 +278,17 @@ class VideoGenerator:
             for number, (prompt, param, own) in enumerate(work, 1):
                 shown = bar.request(str(prompt), number, len(work))
                 try:
-                    results.append(self._answer(prompt, param, own, shown))
+                    result = self._answer(prompt, param, own, shown)
                 except _EXPECTED as error:
                     reason = f"{type(error).__name__}: {error}"
-                    logger.error("prompt %d of %d, %r: %s", number, len(work), prompt, reason)  # noqa: TRY400 - the message says it
-                    results.append(GenerationResult(prompts=str(prompt), error=reason))
+                    short = shortened(str(prompt))
+                    logger.error("prompt %d of %d, %r: %s", number, len(work), short, reason)  # noqa: TRY400 - the message says it
+                    made = error.result if isinstance(error, VideoWriteError) else None
+                    result = made or GenerationResult(prompts=str(prompt))
+                    result.error = reason
+                results.append(result)
+                if on_result is not None:
+                    on_result(result)
         failed = sum(result.error is not None for result in results)
         if failed:
             logger.warning("%d of %d prompts failed; the log names each", failed, len(results))
@@ -275,9 +318,10 @@ class VideoGenerator:
     def _make(
         self, prompt: str, param: SamplingParam, shown: Callable[[int, int], None]
     ) -> GenerationResult:
-        pipeline = self._live_pipeline()
+        pipeline = self.pipeline
         if param.save_video:
-            check_output_path("output_path", param.output_path)
+            check_fps("fps", param.fps)
+            make_output_folder("output_path", param.output_path)
         start = perf_counter()
         device = pipeline.args.device
         if device.type == "cuda":
@@ -296,20 +340,12 @@ class VideoGenerator:
         if telemetry is not None:
             trace_id, _ = observability.current_trace()
             telemetry.record_denoising_steps(durations_s, trace_id=trace_id)
-        if batch.output is not None and param.save_video:
-            result.video_paths = [_written(one, prompt, param) for one in batch.output]
-            result.video_path = result.video_paths[0]
         result.peak_memory_mb = _peak_memory_mb(device)
         result.logging_info["denoising_steps_s"] = durations_s
+        if batch.output is not None and param.save_video:
+            _write(result, batch.output, param)
         result.e2e_latency = perf_counter() - start
         return result
-
-    def _live_pipeline(self) -> ComposedPipelineBase:
-        pipeline: ComposedPipelineBase | None = self.__dict__.get("pipeline")
-        if pipeline is None:
-            message = "the generator was shut down; make another one"
-            raise RuntimeError(message)
-        return pipeline
 
 
 def generator_config(sections: Mapping[str, Any]) -> GeneratorConfig:
@@ -417,6 +453,8 @@ def _new_result(batch: ForwardBatch, param: SamplingParam) -> GenerationResult:
         size=(batch.height, batch.width, batch.num_frames),
         seeds=batch.seeds,
     )
+    if batch.latents is not None:
+        result.logging_info["nonfinite_latents"] = _count_nonfinite(batch.latents, batch.prompt)
     if batch.output is None:
         result.latents = None if batch.latents is None else batch.latents.cpu()
     else:
@@ -430,13 +468,31 @@ def _new_result(batch: ForwardBatch, param: SamplingParam) -> GenerationResult:
     return result
 
 
-def _written(video_CTHW: Tensor, prompt: str, param: SamplingParam) -> str:
-    try:
-        path = output_path(param.output_path, prompt)
-    except OSError as error:
-        message = f"output_path {param.output_path!r} cannot be used: {error.strerror or error}"
-        raise VideoWriteError(message) from error
-    return str(write_mp4(path, to_frames(video_CTHW), fps=param.fps))
+def _count_nonfinite(latents: Tensor, prompt: str) -> int:
+    """Returns how many latents are NaN or infinite, which no video can show, and warns of it."""
+    count = int((~torch.isfinite(latents)).sum())
+    if count:
+        logger.warning(
+            "prompt %r: %d of %d latents are NaN or infinite, so the video is no good; "
+            "FASTVIDEO_TRACE_ACTIVATIONS=1 tells which layer began it",
+            shortened(prompt),
+            count,
+            latents.numel(),
+        )
+    return count
+
+
+def _write(result: GenerationResult, videos_BCTHW: Tensor, param: SamplingParam) -> None:
+    """Writes the files of a result; one that cannot be written takes the result along."""
+    for video_CTHW in videos_BCTHW:
+        names = output_paths(param.output_path, result.prompts)
+        try:
+            path = write_new_mp4(names, to_frames(video_CTHW), fps=param.fps)
+        except VideoWriteError as error:
+            error.result = result
+            raise
+        result.video_paths.append(str(path))
+        result.video_path = result.video_paths[0]
 
 
 def _peak_memory_mb(device: torch.device) -> float:

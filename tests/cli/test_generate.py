@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fastvideo import observability
 from fastvideo.cli import main as cli
 from fastvideo.dataset.tiny_assets import write_tiny_wan_model
+from fastvideo.pipelines import video_generator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +39,41 @@ def test_prompts_on_the_command_line(
     printed = capsys.readouterr().out.splitlines()
     assert printed == [str(tmp_path / "a.mp4"), str(tmp_path / "b, c.mp4")]
     assert all(Path(path).is_file() for path in printed)
+
+
+def test_words_are_taken_to_the_letter(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts, paths and the like are not read as YAML, and may have any character."""
+    monkeypatch.chdir(tmp_path)
+    odd = 'line one\nline "two" [bold] 😀 \x01\x85\u2028'
+    words = ["--model-path", model, *SMALL, "--guidance-scale", "2", "--negative-prompt", "[none]"]
+    for prompt in (odd, "[a, b]", "null", "{a: b}", "7"):
+        words += ["--prompt", prompt]
+    assert cli.main(["generate", *words, "--output-path", "[out]"]) == 0
+    names = ["line one line two [bold] 😀.mp4", "[a, b].mp4", "null.mp4", "{a b}.mp4", "7.mp4"]
+    assert capsys.readouterr().out.splitlines() == [f"[out]/{name}" for name in names]
+
+
+def test_files_are_named_as_they_are_written(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever interrupts a batch knows what he has."""
+    write, written = video_generator.write_new_mp4, []
+
+    def interrupted(*args: Any, **options: Any) -> Path:
+        if written:
+            raise KeyboardInterrupt
+        written.append(write(*args, **options))
+        return written[0]
+
+    monkeypatch.setattr(video_generator, "write_new_mp4", interrupted)
+    words = ["--model-path", model, "--prompt", "a", "--prompt", "b", *SMALL]
+    assert cli.main(["generate", *words, "--output-path", str(tmp_path)]) == 130
+    printed = capsys.readouterr()
+    assert printed.out == f"{tmp_path / 'a.mp4'}\n"
+    assert printed.err == "interrupted\n"
+    assert observability.active() is None
 
 
 def test_a_run_file_with_overrides(
@@ -87,6 +124,16 @@ def test_some_prompts_of_a_file_are_no_good(
             "generator.engine.num_gpus: only 1 is offered, got 4",
         ),
         ([*ASKED, "--sede", "4"], "--sede: unknown option"),
+        ([*ASKED, "--num-inference-steps", "0"], "request.sampling.num_inference_steps: expected"),
+        ([*ASKED, "--guidance-scale", "-1"], "request.sampling.guidance_scale: expected a number"),
+        ([*ASKED, "--seed", "-1"], "request.sampling.seed: expected a whole number from 0"),
+        ([*ASKED, "--fps", "0"], "request.sampling.fps: expected at least 1, got 0"),
+        ([*ASKED, "--num-videos-per-prompt", "0"], "num_videos_per_prompt: expected a whole"),
+        ([*ASKED, "--output-path", ""], "request.output.output_path: expected a folder"),
+        ([*ASKED, "--output-path", "/dev/null/x"], "/dev/null is no directory"),
+        (["--model-path", "m", "--prompt", " "], "request.prompt: expected text, got ' '"),
+        (["--model-path", "m", "--prompt", "\udcff"], "request.prompt: expected text in UTF-8"),
+        (["--config", "~no such user/run.yaml"], "--config: there is no such user"),
         (
             [*ASKED, "--output-path", "a.avi"],
             "request.output.output_path: expected a folder, or a file that ends in .mp4, got 'a.a",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import gc
 import logging
 import math
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,14 +18,12 @@ from torch import nn
 from fastvideo.errors import ConfigError
 from fastvideo.hooks import (
     ModuleHookManager,
+    activation_trace_of,
     attach_activation_trace,
     current_step_idx,
     detach_activation_trace,
     trace_step,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 X = torch.ones(2, 4)
 
@@ -230,7 +230,10 @@ def test_a_pattern_that_matches_nothing_is_said(
     trace = tracer.attach("t.jsonl", model)
     assert trace.modules == ()
     assert not any(module._forward_hooks for module in model.modules())
-    assert "no module of" in caplog.text
+    assert (
+        "no module of Sequential is traced: FASTVIDEO_TRACE_LAYERS=no such layer matches none of "
+        "its 3 names, such as 0 and 2"
+    ) in caplog.text
 
 
 def test_detach_restores(tracer: Any) -> None:
@@ -278,12 +281,34 @@ def test_models_of_a_process_share_a_file(tracer: Any) -> None:
 
 
 def test_a_file_is_begun_anew(tracer: Any) -> None:
-    """Two runs never mix in one file."""
-    for _ in range(2):
+    """Two runs never mix in one file; the first of this process is kept beside the second."""
+    (tracer.folder / "t.jsonl").write_text("of another process\n")
+    for value in (1.0, 2.0):
         model = _mlp()
-        tracer.trace("t.jsonl", model, lambda model=model: model(X))
-    assert len(tracer.records("t.jsonl")) == 3
-    assert sum(line.get("kind") == "header" for line in tracer.lines("t.jsonl")) == 1
+        tracer.trace("t.jsonl", model, lambda model=model, value=value: model(X * value))
+    found = {path.name for path in tracer.folder.iterdir()}
+    assert found == {"t.jsonl", "t_1.jsonl"}
+    for name in found:
+        assert len(tracer.records(name)) == 3
+        assert sum(line.get("kind") == "header" for line in tracer.lines(name)) == 1
+    assert tracer.records("t.jsonl")[0]["sum"] != tracer.records("t_1.jsonl")[0]["sum"]
+
+
+def test_a_model_that_is_gone_leaves_its_lines_and_closes_its_file(tracer: Any) -> None:
+    """Nobody detached it; the file is closed when the next is begun."""
+    model = _mlp()
+    tracer.attach("gone.jsonl", model)
+    model(X)
+    assert activation_trace_of(model) is not None
+    del model
+    gc.collect()
+    tracer.attach("next.jsonl", _mlp())
+    assert len(tracer.records("gone.jsonl")) == 3
+    descriptors = Path("/proc/self/fd")
+    targets = {link.readlink() for link in descriptors.iterdir() if link.is_symlink()}
+    assert tracer.folder / "gone.jsonl" not in targets
+    assert tracer.folder / "next.jsonl" in targets
+    tracer.detach()
 
 
 def test_placeholders_of_the_file_name(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import signal
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fastvideo.analysis import ActivationFile
+from fastvideo.errors import ConfigError
 from fastvideo.hooks.trace_writer import LineWriter
 
 if TYPE_CHECKING:
@@ -141,3 +143,51 @@ def test_an_error_ends_the_trace_and_nothing_else(
     assert writer.stopped
     assert caplog.text.count("activations are traced no longer: OSError: no space left") == 1
     assert (tmp_path / "f").read_bytes() == b"first\n"
+
+
+def test_what_this_process_wrote_before_is_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Under the next free name; what comes from elsewhere is overwritten."""
+    path, before = tmp_path / "f.jsonl", None
+    path.write_text("from another day\n")
+    for number in range(3):
+        writer = LineWriter(path, b"%d\n" % number, before=before)
+        before = writer.close(10)
+    kept = {name.name: name.read_text() for name in tmp_path.iterdir()}
+    assert kept == {"f_1.jsonl": "0\n", "f_2.jsonl": "1\n", "f.jsonl": "2\n"}
+    assert f"traced to {path} before is now {tmp_path / 'f_2.jsonl'}" in caplog.text
+    (tmp_path / "new").write_text("from another hand\n")
+    (tmp_path / "new").replace(path)
+    LineWriter(path, b"3\n", before=before).close(10)
+    assert path.read_text() == "3\n"
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_two_processes_do_not_write_one_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The second takes the next name, until the first has closed its file."""
+    path = tmp_path / "f.jsonl"
+    with path.open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        other.write("other\n")
+        other.flush()
+        writer = LineWriter(path, b"ours\n")
+        assert writer.path == tmp_path / "f_1.jsonl"
+        assert f"another process is tracing to {path}" in caplog.text
+        writer.close(10)
+    assert path.read_text() == "other\n"
+    assert (tmp_path / "f_1.jsonl").read_text() == "ours\n"
+    writer = LineWriter(path, b"ours\n")
+    assert (writer.path, path.read_text()) == (path, "ours\n")
+    writer.close(10)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("/dev/full", "No space left"), ("", "Is a directory"), ("x" * 300, "")]
+)
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, name: str, reason: str) -> None:
+    """With the variable and the reason, before anything is traced."""
+    with pytest.raises(ConfigError, match=f"FASTVIDEO_TRACE_OUTPUT: cannot write .*{reason}"):
+        LineWriter(tmp_path / name, b"first\n")

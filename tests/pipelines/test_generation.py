@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -39,7 +40,8 @@ def test_a_request_changes_what_it_names() -> None:
     ("values", "message"),
     [
         ({"prmpt": "a"}, r"request\.prmpt: unknown field\. Did you mean 'prompt'"),
-        ({"prompt": 3}, r"request\.prompt: expected a list, got 3"),
+        ({"prompt": 3}, r"request\.prompt: expected text or a list, got 3"),
+        ({"prompt": ["a", 3]}, r"request\.prompt\[1\]: expected text, got 3"),
         ({"prompt": "a", "sampling": {"output_path": "x"}}, r"sampling\.output_path: unknown"),
         ({"prompt": "a", "output": {"seed": 1}}, r"request\.output\.seed: unknown field"),
         ({"prompt": "a", "sampling": {"seed": "x"}}, r"request\.sampling\.seed: expected a whole"),
@@ -84,3 +86,16 @@ def test_files_that_are_no_good(tmp_path: Path, name: str, text: str | None, mes
         (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=message):
         read_prompts(tmp_path / name)
+
+
+def test_a_prompt_may_hold_any_character(tmp_path: Path) -> None:
+    """Only line feeds divide prompts, and a byte order mark is none of the text."""
+    odd = "a\u2028b\x85c\x0bd\x1ce 😀"
+    lines = tmp_path / "p.txt"
+    lines.write_bytes(b"\xef\xbb\xbf" + f"{odd}\r\nsnow\r\n".encode())
+    assert read_prompts(lines) == [(odd, {}), ("snow", {})]
+    objects = tmp_path / "p.jsonl"
+    values = [{"prompt": odd, "seed": 3}, {"prompt": "two\nlines"}]
+    text = "\r\n".join(json.dumps(value, ensure_ascii=False) for value in values)
+    objects.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert read_prompts(objects) == [(odd, {"seed": 3}), ("two\nlines", {})]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
 from fastvideo.errors import ConfigError
-from fastvideo.pipelines.output_path import check_output_path, output_path
+from fastvideo.pipelines.output_path import check_output_path, make_output_folder, output_paths
+from fastvideo.pipelines.video_file import VideoWriteError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,12 +26,13 @@ if TYPE_CHECKING:
         ("???", "output.mp4"),
         ("x" * 150, "x" * 100 + ".mp4"),
         ("雪" * 100, "雪" * 66 + ".mp4"),
+        ("a\x7f\x9f\u202eb\x85c😀\udcff", "ab c😀.mp4"),
     ],
 )
 def test_a_folder_gets_files_named_after_prompts(tmp_path: Path, prompt: str, name: str) -> None:
     """Characters that file systems refuse are left out, and long names are cut."""
-    path = output_path(str(tmp_path / "new" / "videos"), prompt)
-    assert path == tmp_path / "new" / "videos" / name
+    path = next(output_paths(str(tmp_path), prompt))
+    assert path == tmp_path / name
     path.touch()
 
 
@@ -36,18 +40,59 @@ def test_no_file_is_overwritten(tmp_path: Path) -> None:
     """Numbers follow the name where it is taken, for folders and for files."""
     names = []
     for wanted in (str(tmp_path), str(tmp_path), str(tmp_path / "a.mp4"), str(tmp_path / "b.mp4")):
-        path = output_path(wanted, "a")
+        path = next(output_paths(wanted, "a"))
         path.touch()
         names.append(path.name)
     assert names == ["a.mp4", "a_1.mp4", "a_2.mp4", "b.mp4"]
+    further = itertools.islice(output_paths(str(tmp_path), "a"), 2)
+    assert [path.name for path in further] == ["a_3.mp4", "a_4.mp4"]
 
 
 def test_a_file_name_is_cleaned_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The name that is used is said."""
-    assert output_path(str(tmp_path / "wh?t.mp4"), "x").name == "wht.mp4"
+    assert next(output_paths(str(tmp_path / "wh?t.mp4"), "x")).name == "wht.mp4"
     assert "'wh?t' has invalid characters; it becomes 'wht'" in caplog.text
+
+
+def test_a_folder_may_end_like_a_video(tmp_path: Path) -> None:
+    """If it is there."""
+    folder = tmp_path / "run.mp4"
+    folder.mkdir()
+    assert next(output_paths(str(folder), "a")) == folder / "a.mp4"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ("", "output_path: expected a folder, or a file that ends in .mp4, got ''"),
+        ("outputs/.mp4", "output_path: expected a folder, or a file that ends in .mp4"),
+        ("~no such user/v.mp4", "output_path: there is no such user in '~no such user/v.mp4'"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(wanted: str, message: str) -> None:
+    """An empty variable does not become the current directory."""
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        check_output_path("output_path", wanted)
+
+
+def test_a_place_without_room_for_files_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beforehand: behind a file, in a folder that is read-only, in one that cannot be made."""
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for name in ("file", "dangling"):
+        with pytest.raises(VideoWriteError, match=rf"cannot be used: .*/{name} is no directory"):
+            check_output_path("output_path", str(tmp_path / name / "new" / "v.mp4"))
+    with pytest.raises(VideoWriteError, match=r"^output_path '/proc/new/v\.mp4' cannot be used: "):
+        make_output_folder("output_path", "/proc/new/v.mp4")
+    make_output_folder("output_path", str(tmp_path / "new" / "v.mp4"))
+    assert (tmp_path / "new").is_dir()
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(VideoWriteError, match=rf"{tmp_path} cannot be written to"):
+        check_output_path("output_path", str(tmp_path / "newer"))
 
 
 def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:

@@ -27,12 +27,12 @@ def test_durations_are_those_between_the_moments(monkeypatch: pytest.MonkeyPatch
 def test_the_bar_names_each_request_and_counts_its_steps(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Brackets of a prompt are shown as they are, and long prompts are cut."""
+    """Whatever is markup to rich is shown as it is; long prompts are cut, and of one line."""
     with StepBar(enabled=True) as bar:
-        bar.request("a [red] ball", 1, 2)(3, 4)
+        bar.request("a [red] \\[/ball]\nin {task}", 1, 2)(3, 4)
         bar.request("x" * 60, 2, 2)(4, 4)
     shown = capsys.readouterr().err
-    assert "[1/2] a [red] ball" in shown
+    assert "[1/2] a [red] \\[/ball] in {task}" in shown
     assert "[2/2] " + "x" * 39 + "…" in shown
     assert "3/4" in shown
     assert "4/4" in shown

@@ -15,6 +15,7 @@ from opentelemetry import context, trace
 
 from fastvideo import observability
 from fastvideo.errors import ConfigError, DataError
+from fastvideo.pipelines import video_generator
 from fastvideo.pipelines.basic.wan.wan_dmd_pipeline import WanDMDPipeline
 from fastvideo.pipelines.basic.wan.wan_pipeline import WanPipeline
 from fastvideo.pipelines.generation import GenerationRequest
@@ -122,6 +123,47 @@ def test_the_only_prompt_raises_what_is_wrong(
         generator.generate_video("a", **{**SMALL, **changes})
 
 
+def test_a_video_that_cannot_be_written_costs_nothing_else(
+    generator: VideoGenerator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pixels and the files before it stay; a folder that cannot be is refused beforehand."""
+    write, written, seen = video_generator.write_new_mp4, [], []
+
+    def full(names: Any, frames: Any, *, fps: float) -> Path:
+        if written:
+            message = "no space left on device"
+            raise VideoWriteError(message)
+        written.append(write(names, frames, fps=fps))
+        return written[0]
+
+    monkeypatch.setattr(video_generator, "write_new_mp4", full)
+    output = {"output_path": str(tmp_path)}
+    request = {"prompt": "a", "sampling": {**SMALL, "num_videos_per_prompt": 2}, "output": output}
+    nowhere = {"prompt": "b", "sampling": SMALL, "output": {"output_path": "/proc/new"}}
+    first, second = generator.generate([request, nowhere], on_result=seen.append)
+    assert first.error == "VideoWriteError: no space left on device"
+    assert first.video_paths == [first.video_path] == [str(tmp_path / "a.mp4")]
+    assert first.samples is not None
+    assert len(first.samples) == 2
+    assert "output_path '/proc/new' cannot be used" in str(second.error)
+    assert second.generation_time == 0
+    assert seen == [first, second]
+
+
+def test_latents_that_are_not_finite_are_counted_and_said(
+    generator: VideoGenerator, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The video is there, for whoever wants to see it."""
+    options = {**SMALL, "save_video": False}
+    result = generator.generate_video("x\n" * 300, guidance_scale=1e38, **options)
+    count = result["logging_info"]["nonfinite_latents"]
+    assert 0 < count <= 16 * 2 * 4
+    assert f"x…': {count} of 128 latents are NaN or infinite" in caplog.text
+    assert result["samples"].shape == (1, 3, 1, 16, 32)
+    result = generator.generate_video("x", **options)
+    assert result["logging_info"]["nonfinite_latents"] == 0
+
+
 def test_a_student_is_sampled_in_its_own_steps(tiny_model: Path) -> None:
     """Timesteps make the pipeline that of students; the class can be named, and must exist."""
     config = PipelineConfig(dmd_denoising_steps=[1000, 500])
@@ -199,8 +241,16 @@ def test_after_the_end_there_are_no_videos(tiny_model: Path) -> None:
     generator = VideoGenerator.from_pretrained(tiny_model)
     generator.shutdown()
     generator.shutdown()
-    with pytest.raises(RuntimeError, match="the generator was shut down"):
-        generator.generate_video("a", **SMALL)
+    for ask in (
+        lambda: generator.generate_video("a", **SMALL),
+        lambda: generator.generate_video(["a"], **SMALL),
+        lambda: generator.generate({"prompt": "a"}),
+        lambda: generator.generate([{"prompt": "a"}]),
+        lambda: generator.pipeline,
+        generator.__enter__,
+    ):
+        with pytest.raises(RuntimeError, match="the generator was shut down; make another one"):
+            ask()
 
 
 def test_a_run_file_makes_a_generator(tiny_model: Path, tmp_path: Path) -> None:

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
         ("guidance_scale", float("nan"), "guidance_scale: expected a number above 0"),
         ("guidance_scale_2", -1.0, "guidance_scale_2: expected a number above 0"),
         ("prompt", " ", "prompt: expected text, got ' '"),
+        ("prompt", "a \udcff", r"prompt: expected text in UTF-8, got 'a \\udcff'"),
+        ("negative_prompt", "\ud800", "negative_prompt: expected text in UTF-8"),
+        ("height", 1600000, "height: this model has positions for 1024 at most, got 1600000"),
+        ("width", 1040, "width: this model has positions for 1024 at most, got 1040"),
+        ("num_frames", 257, "num_frames: this model has positions for 253 at most, got 257"),
         ("seeds", (), "num_videos_per_prompt: expected at least 1"),
         ("seeds", (-1,), "seed: expected a whole number from 0"),
     ],
@@ -39,4 +44,4 @@ def test_what_cannot_be_made_is_named(
 ) -> None:
     """The message has the field, what would do, and what was given."""
     with pytest.raises(ConfigError, match=message):
-        wan.forward(new_batch(**{field: value}))
+        wan.forward(new_batch(**{"guidance_scale": 2.0, field: value}))
