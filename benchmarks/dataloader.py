@@ -8,8 +8,9 @@ rows in a row group, as pyarrow's defaults and preprocessors leave them. Ours re
 and those that our own writer makes of the same rows, in the same shuffled order.
 
 Times are seconds of the clock per sample until a batch of one is there, in the consumer: that is
-what a training step waits for when it does nothing else. Files are in the page cache for all. With
-workers, each sample also goes through shared memory, which takes both readers equally long.
+what a training step waits for when it does nothing else. Files are in the page cache for all.
+Workers are threads in our loader; they are processes in torch's, from which each sample comes
+through shared memory.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import torch
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     from fastvideo.dataset.file_list import DataPath
     from fastvideo.dataset.sampler import DP_SP_BatchSampler
+else:
+    _torchdata = import_extra("torchdata.stateful_dataloader", extra="train")
+    StatefulDataLoader = _torchdata.StatefulDataLoader
 
 T = TypeVar("T")
 
@@ -51,7 +54,9 @@ def build_parquet_dataloader(
         path: A directory, ``"a:2,b:1"``, a list, or a mapping from path to repeat.
         batch_size: Rows per batch and data-parallel group.
         parquet_schema: One of the schemas of :mod:`fastvideo.dataset.schema`.
-        num_data_workers: Worker processes; without any, one thread reads one batch ahead.
+        num_data_workers: Threads that read the batches to come, two for each; 0 means 1. They are
+            no processes: decompressing and copying leave the interpreter to others, and a batch
+            needs not be handed over.
         seed: Seed of the order and of the rows that lose their text.
         pin_memory: Hand out tensors in pinned memory; where CUDA is available when None.
         required_columns: Tensors that the method needs, such as ``("vae_latent",)``.
@@ -67,23 +72,58 @@ def build_parquet_dataloader(
             ``ValueError``).
         FileNotFoundError: There are no files.
     """
-    import_extra("torchdata.stateful_dataloader", extra="train")
     dataset = LatentsParquetMapStyleDataset(
         path,
         batch_size,
         parquet_schema=parquet_schema,
         seed=seed,
-        read_ahead=num_data_workers == 0,
+        threads=max(1, num_data_workers),
+        pin_memory=torch.cuda.is_available() and pin_memory is not False,
         **options,
     )
     check_columns(dataset, required_columns)
     return stateful_loader(
         dataset,
         dataset.sampler,
-        num_data_workers=num_data_workers,
         seed=seed,
         pin_memory=pin_memory,
     )
+
+
+@final
+class ResumableDataLoader(StatefulDataLoader[T]):  # type: ignore[misc] # torchdata has no types
+    """torchdata's stateful loader, which also takes the states of loaders with worker processes."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on where a saved loader was, whatever its number of workers."""
+        if self.num_workers == 0 and "_snapshot" in state_dict:
+            state_dict = without_workers(state_dict)
+        super().load_state_dict(state_dict)
+
+
+def without_workers(state: dict[str, Any]) -> dict[str, Any]:
+    """Returns what a loader without worker processes would have saved at the same place.
+
+    Args:
+        state: The state of a loader with worker processes, as torchdata makes it.
+    """
+    snapshot, behind = state["_snapshot"], state["_steps_since_snapshot"]
+    main, finished = snapshot["_main_snapshot"], state["_iterator_finished"]
+    iterator, sampler = dict(main["_sampler_iter_state"]), dict(main["_index_sampler_state"])
+    iterator["position"] += behind
+    # Such a loader leaves it to the next iterator to count the epoch that has ended.
+    sampler["epoch"] = iterator["epoch"] + int(finished)
+    return {
+        "_index_sampler_state": sampler,
+        "_sampler_iter_state": iterator,
+        "_sampler_iter_yielded": main["_sampler_iter_yielded"] + behind,
+        "_num_yielded": snapshot["_snapshot_step"] + behind,
+        "_IterableDataset_len_called": main["_IterableDataset_len_called"],
+        "_shared_seed": main["_shared_seed"],
+        "fetcher_state": None,
+        "dataset_state": None,
+        "_iterator_finished": finished,
+    }
 
 
 def stateful_loader(
@@ -99,15 +139,14 @@ def stateful_loader(
     Args:
         dataset: Its ``__getitems__`` returns a batch.
         sampler: Which rows make which batch.
-        num_data_workers: Worker processes.
+        num_data_workers: Worker processes, for a data set that has no threads of its own.
         seed: Seed of the loader's own random numbers.
         pin_memory: Hand out tensors in pinned memory; where CUDA is available when None.
     """
-    stateful = import_extra("torchdata.stateful_dataloader", extra="train")
     with warnings.catch_warnings():
         # torchdata 0.11 still makes a call that torch 2.13 deprecates; nobody here can act on it.
         warnings.filterwarnings("ignore", message="'set_vital' is deprecated")
-        loader: StatefulDataLoader = stateful.StatefulDataLoader(
+        return ResumableDataLoader(
             dataset,
             batch_sampler=sampler,
             collate_fn=_identity,
@@ -119,7 +158,6 @@ def stateful_loader(
             # move the global random state of the training.
             generator=torch.Generator().manual_seed(seed),
         )
-    return loader
 
 
 def _identity(batch: T) -> T:

@@ -12,14 +12,15 @@ import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
+from fastvideo.dataset.batch_memory import BatchMemory
 from fastvideo.dataset.file_list import DataPath, get_parquet_files_and_length
 from fastvideo.dataset.read_ahead import ReadAhead
 from fastvideo.dataset.row_groups import Row, RowGroupReader
 from fastvideo.dataset.sampler import DP_SP_BatchSampler, IndexBatch, stable_hash
 from fastvideo.dataset.schema import scalar_columns, tensor_column_parts, tensor_columns
-from fastvideo.dataset.tensors import StoredTensor, new_batch, stack_tensors
+from fastvideo.dataset.tensors import StoredTensor, stack_tensors
 from fastvideo.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -65,8 +66,10 @@ class LatentsParquetMapStyleDataset(Dataset[Batch]):
         num_sp_groups: Data-parallel groups.
         sp_world_size: Ranks that share a sample.
         global_rank: Rank of this process.
-        cache_bytes: Bound on the decoded row groups kept per process.
-        read_ahead: Read the next batch in a thread; for loaders without worker processes.
+        cache_bytes: Bound on the decoded row groups that each reading thread keeps.
+        threads: Threads that read the batches to come, while they are asked for in the sampler's
+            order. Without any, a batch is read by the thread and in the process that asks for it.
+        pin_memory: Make batches in pinned memory.
 
     Attributes:
         parquet_files: Absolute names of the files, sorted.
@@ -94,7 +97,8 @@ class LatentsParquetMapStyleDataset(Dataset[Batch]):
         sp_world_size: int = 1,
         global_rank: int = 0,
         cache_bytes: int = 256 * 2**20,
-        read_ahead: bool = False,
+        threads: int = 0,
+        pin_memory: bool = False,
     ) -> None:
         super().__init__()
         if not 0.0 <= cfg_rate <= 1.0:
@@ -129,7 +133,10 @@ class LatentsParquetMapStyleDataset(Dataset[Batch]):
             wanted=parquet_schema.names,
             cache_bytes=cache_bytes,
         )
-        self._ahead = ReadAhead(self._load) if read_ahead else None
+        self._memory = BatchMemory(pin_memory=pin_memory)
+        self._ahead = (
+            ReadAhead(self._load, self.sampler.batch_after, threads=threads) if threads else None
+        )
 
     def __len__(self) -> int:
         """Returns the number of rows, repeats included."""
@@ -166,25 +173,25 @@ class LatentsParquetMapStyleDataset(Dataset[Batch]):
         """
         if not isinstance(indices, IndexBatch):
             return self._load(IndexBatch(indices, epoch=self.sampler.epoch, position=0))
-        if self._ahead is None:
+        if self._ahead is None or get_worker_info() is not None:
             return self._load(indices)
-        return self._ahead.fetch(indices, following=self.sampler.batch_after(indices))
+        return self._ahead.fetch(indices)
 
     def _load(self, indices: IndexBatch) -> Batch:
         rows = [self._reader.row(index) for index in indices]
         batch: Batch = {
-            name: stack_tensors([row.tensor(name) for row in rows])
+            name: stack_tensors([row.tensor(name) for row in rows], self._memory)
             for name in self._tensors
             if name != _TEXT
         }
         if _TEXT in self._tensors:
             embeddings = [row.tensor(_TEXT) for row in rows]
             batch[_TEXT], batch["text_attention_mask"] = pad_text(
-                embeddings, self.text_padding_length
+                embeddings, self.text_padding_length, self._memory
             )
             for number, index in enumerate(indices):
                 if self._drops_text(indices.epoch, index):
-                    batch[_TEXT][number] = 0.0
+                    batch[_TEXT].numpy()[number] = 0.0
         batch["info_list"] = [self._info(row) for row in rows]
         batch["caption_text"] = [info["prompt"] for info in batch["info_list"]]
         return batch
@@ -199,12 +206,15 @@ class LatentsParquetMapStyleDataset(Dataset[Batch]):
         return info | {"prompt": info.get("caption") or ""}
 
 
-def pad_text(tensors: Sequence[StoredTensor], length: int) -> tuple[torch.Tensor, torch.Tensor]:
+def pad_text(
+    tensors: Sequence[StoredTensor], length: int, memory: BatchMemory
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns text embeddings of different lengths as one batch.
 
     Args:
         tensors: [L, D] each; one without elements counts as no tokens.
         length: Tokens in the batch; longer embeddings are cropped.
+        memory: Where the results are made.
 
     Returns:
         The embeddings [B, length, D] float32, zero-padded, and the mask [B, length] float32, 1
@@ -218,13 +228,15 @@ def pad_text(tensors: Sequence[StoredTensor], length: int) -> tuple[torch.Tensor
     for tensor in filled:
         _check_text_shape(tensor, filled[0])
     width = filled[0].shape[1] if filled else max(t.shape[-1] for t in tensors)
-    embeddings = new_batch((len(tensors), length, width), "float32", zeros=True)
-    mask = new_batch((len(tensors), length), "float32", zeros=True)
-    array = embeddings.numpy()
+    embeddings = memory.tensor((len(tensors), length, width), "float32")
+    mask = memory.tensor((len(tensors), length), "float32")
     for row, tensor in enumerate(tensors):
         tokens = 0 if tensor.is_empty else min(tensor.shape[0], length)
-        tensor.copy_rows_into(array[row, :tokens], rows=tokens)
-        mask[row, :tokens] = 1.0
+        # NumPy fills batches: torch would start threads of its own for it beside each reader.
+        embedding, present = embeddings.numpy()[row], mask.numpy()[row]
+        tensor.copy_rows_into(embedding[:tokens], rows=tokens)
+        embedding[tokens:] = 0.0
+        present[:tokens], present[tokens:] = 1.0, 0.0
     return embeddings, mask
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -93,21 +94,35 @@ class _OpenFile:
         self.columns = [name for name in wanted if name in names]
 
 
+class _Kept(threading.local):
+    """What a thread of a process has open and decoded."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        self.pid = os.getpid()
+        self.files: OrderedDict[str, _OpenFile] = OrderedDict()
+        self.groups: OrderedDict[tuple[str, int], pa.Table] = OrderedDict()
+        self.group_bytes = 0
+
+
 @final
 class RowGroupReader:
-    """Reads single rows of a list of files.
+    """Reads single rows of a list of files; any number of threads may do so at once.
 
     A row group is decoded once and kept while it is among the last ones used and all kept ones
-    together stay below ``cache_bytes`` (the last one is kept in any case). After a fork, and in
-    a process that received it pickled, files are opened anew: an inherited handle may hold a lock
-    that a thread of the parent had taken, and that thread does not exist here. Not thread-safe.
+    together stay below ``cache_bytes`` (the last one is kept in any case). Every thread has open
+    files and row groups of its own, so none waits for another. After a fork, and in a process
+    that received it pickled, files are opened anew: an inherited handle may hold a lock that a
+    thread of the parent had taken, and that thread does not exist here.
 
     Args:
         files: Paths of the parquet files.
         lengths: Rows of each of them.
         needed: Columns every file must have.
         wanted: Columns that are read where they are.
-        cache_bytes: Bound on the decoded row groups that are kept.
+        cache_bytes: Bound on the decoded row groups that a thread keeps.
     """
 
     def __init__(
@@ -125,21 +140,18 @@ class RowGroupReader:
         self._needed = tuple(needed)
         self._wanted = tuple(wanted)
         self._cache_bytes = cache_bytes
-        self._forget()
-
-    def _forget(self) -> None:
-        self._pid = os.getpid()
-        self._open: OrderedDict[str, _OpenFile] = OrderedDict()
-        self._groups: OrderedDict[tuple[str, int], pa.Table] = OrderedDict()
-        self._group_bytes = 0
+        self._kept = _Kept()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_open": None, "_groups": None, "_pid": -1}
+        return self.__dict__ | {"_kept": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _kept=_Kept())
 
     @property
     def cached_bytes(self) -> int:
-        """Bytes of the decoded row groups that are kept now."""
-        return self._group_bytes
+        """Bytes of the decoded row groups that this thread keeps now."""
+        return self._kept.group_bytes
 
     def row(self, index: int) -> Row:
         """Returns row ``index``, counted through all files.
@@ -151,8 +163,8 @@ class RowGroupReader:
         if not 0 <= index < self._starts[-1]:
             message = f"row {index} of a data set with {self._starts[-1]} rows"
             raise IndexError(message)
-        if self._pid != os.getpid():
-            self._forget()
+        if self._kept.pid != os.getpid():
+            self._kept.forget()
         number = bisect_right(self._starts, index) - 1
         path, row = self._files[number], index - self._starts[number]
         file = self._file(path, rows=self._lengths[number])
@@ -161,7 +173,8 @@ class RowGroupReader:
         return Row(table, row - file.starts[group], f"{path} row {row}")
 
     def _file(self, path: str, *, rows: int) -> _OpenFile:
-        file = self._open.get(path)
+        opened = self._kept.files
+        file = opened.get(path)
         if file is None:
             try:
                 file = _OpenFile(path, needed=self._needed, wanted=self._wanted)
@@ -173,14 +186,15 @@ class RowGroupReader:
                     f"listed; start again after files have changed"
                 )
                 raise DataError(message)
-            self._open[path] = file
-            if len(self._open) > _MAX_OPEN_FILES:
-                self._open.popitem(last=False)[1].parquet.close()
-        self._open.move_to_end(path)
+            opened[path] = file
+            if len(opened) > _MAX_OPEN_FILES:
+                opened.popitem(last=False)[1].parquet.close()
+        opened.move_to_end(path)
         return file
 
     def _group(self, path: str, file: _OpenFile, group: int) -> pa.Table:
-        table = self._groups.get((path, group))
+        kept = self._kept
+        table = kept.groups.get((path, group))
         if table is None:
             try:
                 table = file.parquet.read_row_group(group, file.columns, use_threads=False)
@@ -188,9 +202,9 @@ class RowGroupReader:
                 first, end = file.starts[group : group + 2]
                 where = f"{path} row group {group} (rows {first} to {end - 1})"
                 raise unreadable(where, error) from error
-            self._groups[path, group] = table
-            self._group_bytes += table.nbytes
-            while self._group_bytes > self._cache_bytes and len(self._groups) > 1:
-                self._group_bytes -= self._groups.popitem(last=False)[1].nbytes
-        self._groups.move_to_end((path, group))
+            kept.groups[path, group] = table
+            kept.group_bytes += table.nbytes
+            while kept.group_bytes > self._cache_bytes and len(kept.groups) > 1:
+                kept.group_bytes -= kept.groups.popitem(last=False)[1].nbytes
+        kept.groups.move_to_end((path, group))
         return table

@@ -92,7 +92,7 @@ class DP_SP_BatchSampler(Sampler[list[int]]):  # noqa: N801 - the name configs a
         self.seed = seed
         self.epoch = 0
         self._group = global_rank // sp_world_size
-        self._order: tuple[int, torch.Tensor] | None = None
+        self._orders: dict[int, torch.Tensor] = {}
         self._resumed: tuple[int, int] = (-1, 0)
         self._check_group()
         self._num_batches = self._count_batches()
@@ -162,15 +162,17 @@ class DP_SP_BatchSampler(Sampler[list[int]]):  # noqa: N801 - the name configs a
         return self.batch_at(batch.epoch + 1, 0)
 
     def _local_order(self, epoch: int) -> torch.Tensor:
-        if self._order is None or self._order[0] != epoch:
+        if epoch not in self._orders:
             order = permutation(self.dataset_size, self.seed, epoch)
             if self.drop_first_row:
                 order = order[order != 0]
             total = len(self) * self.batch_size * self.num_sp_groups
             if total > len(order):
                 order = order[torch.arange(total) % len(order)]
-            self._order = (epoch, order[:total][self._group :: self.num_sp_groups])
-        return self._order[1]
+            # Two are kept: near the end of an epoch, readers ahead are in the next one.
+            self._orders = dict(list(self._orders.items())[-1:])
+            self._orders[epoch] = order[:total][self._group :: self.num_sp_groups]
+        return self._orders[epoch]
 
     def state_dict(self) -> dict[str, int]:
         """Returns the epoch, and the sizes its position depends on."""
@@ -198,7 +200,7 @@ class DP_SP_BatchSampler(Sampler[list[int]]):  # noqa: N801 - the name configs a
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_order": None}
+        return self.__dict__ | {"_orders": {}}
 
 
 @final

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.data import get_worker_info
 
 from fastvideo.dataset.schema import tensor_column_parts
 from fastvideo.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from fastvideo.dataset.batch_memory import BatchMemory
 
 # How each dtype name is stored. NumPy has no bfloat16: its two bytes travel as an integer.
 _STORAGE: dict[str, str] = {
@@ -148,10 +149,14 @@ def batch_dtype(tensors: Sequence[StoredTensor]) -> str:
     return dtypes.pop()
 
 
-def stack_tensors(tensors: Sequence[StoredTensor]) -> torch.Tensor:
+def stack_tensors(tensors: Sequence[StoredTensor], memory: BatchMemory) -> torch.Tensor:
     """Returns ``tensors`` stacked along a new first axis.
 
     Floating dtypes become float32; integers and booleans stay as they are.
+
+    Args:
+        tensors: One per row.
+        memory: Where the result is made.
 
     Raises:
         DataError: The shapes differ; the message names the field, the shapes and the rows.
@@ -165,28 +170,8 @@ def stack_tensors(tensors: Sequence[StoredTensor]) -> torch.Tensor:
                 f"set with one size, or use a batch size of 1"
             )
             raise DataError(message)
-    batch = new_batch((len(tensors), *first.shape), _STORAGE[batch_dtype(tensors)])
+    batch = memory.tensor((len(tensors), *first.shape), _STORAGE[batch_dtype(tensors)])
     array = batch.numpy()
     for number, tensor in enumerate(tensors):
         tensor.copy_rows_into(array[number, ...])
     return batch
-
-
-def new_batch(shape: tuple[int, ...], dtype: str, *, zeros: bool = False) -> torch.Tensor:
-    """Returns a tensor for a batch.
-
-    In a worker process it lies in the memory that the training process will see, as in torch's own
-    collation, so that handing it over copies nothing.
-
-    Args:
-        shape: Shape.
-        dtype: NumPy's name of its data type.
-        zeros: Whether it must be zero everywhere; otherwise its content is undefined.
-    """
-    size = prod(shape) * np.dtype(dtype).itemsize
-    if get_worker_info() is None or size == 0:
-        return torch.from_numpy((np.zeros if zeros else np.empty)(shape, dtype=dtype))
-    # torch has no public name for it; new shared memory is zero.
-    storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call] # noqa: SLF001
-    kind = torch.from_numpy(np.empty(0, dtype=dtype)).dtype
-    return torch.empty(0, dtype=kind).set_(storage).reshape(shape)

@@ -74,7 +74,8 @@ class DataConfig:
         preprocessed_data_type: What a row holds: `t2v` latents and text, `t2va` audio as well,
             `text_only` text.
         train_batch_size: Samples per data-parallel rank and forward pass.
-        dataloader_num_workers: Worker processes; 0 loads in the training process.
+        dataloader_num_workers: Threads that read batches ahead, 0 like 1; worker processes for
+            trajectories of knowledge distillation, which 0 loads in the training thread.
         training_cfg_rate: Probability that a sample's text embedding is zeroed.
         seed: Seed of the sampler, of the method's generator and of the global generators.
         num_height: Height of the videos. Methods that make latents themselves need it; for others,
@@ -90,7 +91,7 @@ class DataConfig:
         metadata={"choices": DATA_TYPES, "lower": True},
     )
     train_batch_size: int = field(default=1, metadata={"at_least": 1, "unit": "samples"})
-    dataloader_num_workers: int = field(default=0, metadata={"at_least": 0, "unit": "processes"})
+    dataloader_num_workers: int = field(default=0, metadata={"at_least": 0, "unit": "workers"})
     training_cfg_rate: float = field(default=0.0, metadata={"at_least": 0.0, "at_most": 1.0})
     seed: int = field(default=0, metadata={"at_least": 0})
     num_height: int = field(default=0, metadata={"at_least": 0, "unit": "pixels"})

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
 import subprocess
 import sys
+import threading
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
@@ -18,23 +23,27 @@ from fastvideo.dataset import (
     records_to_table,
     text_only_record_creator,
 )
+from fastvideo.dataset.loader import stateful_loader
 from fastvideo.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-# torch advises against more workers than cores; two of them is what these tests are about.
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
-
+_PROCESSES = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 _WORKERS = pytest.mark.parametrize("workers", [0, 2])
 
 
 def _loader(path: object, *, workers: int = 0, **kwargs: object) -> StatefulDataLoader:
     options = {"parquet_schema": pyarrow_schema_t2v, "text_padding_length": 4} | kwargs
     return build_parquet_dataloader(path, 2, num_data_workers=workers, **options)
+
+
+def _with_processes(path: object, workers: int, **kwargs: object) -> StatefulDataLoader:
+    """A loader of the same batches that reads them in worker processes."""
+    dataset = _loader(path, **kwargs).dataset
+    return stateful_loader(dataset, dataset.sampler, num_data_workers=workers)
 
 
 def _key(batch: dict[str, object]) -> tuple[object, ...]:
@@ -72,8 +81,8 @@ def test_epochs(root: Path, workers: int) -> None:
 
 
 def test_workers_change_nothing(root: Path) -> None:
-    """Two worker processes give the batches that no worker gives, in every epoch."""
-    alone, together = (_loader(root, workers=n, cfg_rate=0.4) for n in (0, 2))
+    """Four threads that share two files give the batches that one gives, in every epoch."""
+    alone, together = (_loader(root, workers=n, cfg_rate=0.4) for n in (0, 4))
     for _ in range(3):
         assert _epoch(together) == _epoch(alone)
 
@@ -141,13 +150,74 @@ def test_epochs_shorter_than_the_prefetch(t2v_dataset: Callable[..., Path], work
     assert [_epoch(second), _epoch(second)] == epochs[2:]
 
 
-@_WORKERS
-def test_who_reads_ahead(root: Path, workers: int) -> None:
-    """Worker processes run ahead by themselves; without any, the data set does in a thread."""
+@_PROCESSES
+@pytest.mark.parametrize("done", [0, 1, 4, 7])
+def test_states_of_loaders_with_processes(root: Path, done: int) -> None:
+    """Checkpoints of versions that read in worker processes resume at the same batch."""
+    straight = _loader(root, cfg_rate=0.4)
+    epochs = [_epoch(straight) for _ in range(3)]
+    former = _with_processes(root, 2, cfg_rate=0.4)
+    assert _epoch(former) == epochs[0]
+    iterator = iter(former)
+    assert [_key(next(iterator)) for _ in range(done)] == epochs[1][:done]
+    loader = _loader(root, workers=2, cfg_rate=0.4)
+    loader.load_state_dict(former.state_dict())
+    assert _epoch(loader) == epochs[1][done:]
+    assert _epoch(loader) == epochs[2]
+
+
+@_PROCESSES
+def test_a_state_of_processes_at_the_end_of_an_epoch(root: Path) -> None:
+    """The next epoch follows when the iterator had said that it was finished."""
+    former = _with_processes(root, 2)
+    epochs = [_epoch(former)]
+    loader = _loader(root)
+    loader.load_state_dict(former.state_dict())
+    epochs += [_epoch(loader)]
+    straight = _loader(root)
+    assert epochs == [_epoch(straight), _epoch(straight)]
+
+
+def _readers() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name.startswith("parquet-reader")]
+
+
+@pytest.mark.parametrize(("workers", "threads"), [(0, 1), (1, 1), (3, 3)])
+def test_workers_are_threads_that_end_with_the_loader(
+    root: Path, workers: int, threads: int
+) -> None:
+    """They leave no process, file descriptor or shared memory behind, and no thread."""
+    gc.collect()
+    others = _readers()
+    files = len(list(Path("/proc/self/fd").iterdir()))
     loader = _loader(root, workers=workers)
-    next(iter(loader))
-    reads_ahead = loader.dataset._ahead is not None and loader.dataset._ahead._pending is not None
-    assert reads_ahead == (workers == 0)
+    for _ in range(3):
+        assert not any(batch["vae_latent"].is_shared() for batch in loader)
+    started = [thread for thread in _readers() if thread not in others]
+    assert len(started) == threads
+    assert multiprocessing.active_children() == []
+    del loader
+    deadline = time.monotonic() + 60
+    while any(thread.is_alive() for thread in started) and time.monotonic() < deadline:
+        started[0].join(0.05)  # they finish what they have begun, and hold the data set until then
+        gc.collect()
+    assert not any(thread.is_alive() for thread in started)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= files
+
+
+def test_memory_of_released_batches_is_used_again(root: Path) -> None:
+    """However many batches are read; batches that are kept stay as they are."""
+    loader = _loader(root)
+    first = _epoch(loader)
+    kept = list(loader)
+    keys = [_key(batch) for batch in kept]
+    addresses = set()
+    for _ in range(20):
+        addresses |= {batch["vae_latent"].data_ptr() for batch in loader}
+    assert len(addresses) <= 8
+    assert not addresses & {batch["vae_latent"].data_ptr() for batch in kept}
+    assert [_key(batch) for batch in kept] == keys
+    assert len(first) == 7
 
 
 def test_groups_share_an_epoch(root: Path) -> None:
@@ -238,7 +308,7 @@ def test_schema_that_does_not_fit_the_files(tmp_path: Path) -> None:
 
 @_WORKERS
 def test_damaged_file_is_named(root: Path, workers: int) -> None:
-    """A file that rots between listing and reading is named, also by a worker."""
+    """A file that rots between listing and reading is named, by any thread."""
     loader = _loader(root, workers=workers)
     for file in loader.dataset.parquet_files:
         with open(file, "r+b") as stream:  # noqa: PTH123 - the data set holds strings
@@ -247,9 +317,6 @@ def test_damaged_file_is_named(root: Path, workers: int) -> None:
     named = r"data_chunk_00000\d\.parquet row group \d \(rows \d to \d\) cannot be read as parquet"
     with pytest.raises(DataError, match=named):
         _epoch(loader)
-    if workers:
-        # torch waits ten seconds for workers whose iterator is collected along with a traceback.
-        loader._iterator._shutdown_workers()
 
 
 # --- signals
@@ -257,7 +324,7 @@ def test_damaged_file_is_named(root: Path, workers: int) -> None:
 
 def test_workers_outlive_a_sigterm_that_reaches_all_processes(root: Path) -> None:
     """A job that is told to end still gets the batches of its last step; its end ends them."""
-    loader = _loader(root, workers=1)
+    loader = _with_processes(root, 1)
     expected = _epoch(_loader(root))
     iterator = iter(loader)
     found = [_key(next(iterator))]
@@ -282,7 +349,6 @@ def test_no_warnings_and_no_heavy_imports(root: Path, workers: int) -> None:
         "import sys, warnings\n"
         "import fastvideo.dataset as d\n"
         "assert not {'diffusers', 'transformers', 'torchvision'} & set(sys.modules)\n"
-        "warnings.filterwarnings('ignore', message='This DataLoader will create')\n"
         "loader = d.build_parquet_dataloader(sys.argv[1], 2, parquet_schema=d.pyarrow_schema_t2v,"
         " num_data_workers=int(sys.argv[2]))\n"
         "for epoch in range(2): batches = list(loader)\n"

@@ -270,16 +270,16 @@ def test_rows_with_wrong_bytes_are_named(tmp_path: Path, videos: Callable[..., V
 
 def test_pickled_dataset_reads(t2v_dataset: Callable[..., Path]) -> None:
     """A used data set can be sent to a spawned worker."""
-    dataset = _dataset(t2v_dataset(4), read_ahead=True)
+    dataset = _dataset(t2v_dataset(4), threads=1)
     first = dataset.__getitems__(IndexBatch([1], epoch=0, position=0))
     copy = pickle.loads(pickle.dumps(dataset))
     assert torch.equal(copy.__getitems__([1])["vae_latent"], first["vae_latent"])
 
 
 def test_reading_ahead_gives_the_same_batches(t2v_dataset: Callable[..., Path]) -> None:
-    """With and without the thread, over two epochs, every batch is the same."""
+    """With and without threads, over two epochs, every batch is the same."""
     root = t2v_dataset(9)
-    plain, ahead = (_dataset(root, cfg_rate=0.5, read_ahead=flag) for flag in (False, True))
+    plain, ahead = (_dataset(root, cfg_rate=0.5, threads=n) for n in (0, 3))
     for _ in range(2):
         for batch in plain.sampler:
             expected, got = plain.__getitems__(batch), ahead.__getitems__(batch)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastvideo.dataset import tensors
+from fastvideo.dataset.batch_memory import BatchMemory
 from fastvideo.dataset.tensors import StoredTensor, stack_tensors, tensor_record
 from fastvideo.errors import DataError
 
@@ -33,7 +33,7 @@ def test_floats_arrive_as_float32_with_their_value(dtype: torch.dtype) -> None:
     record = tensor_record("x", tensor)
     assert record["x_dtype"] == str(dtype).removeprefix("torch.")
     assert len(record["x_bytes"]) == 8 * dtype.itemsize
-    batch = stack_tensors([_stored(record), _stored(record)])
+    batch = stack_tensors([_stored(record), _stored(record)], BatchMemory())
     assert batch.dtype == torch.float32
     assert torch.equal(batch, torch.stack([tensor.float()] * 2))
 
@@ -42,7 +42,7 @@ def test_every_bfloat16_is_exact() -> None:
     """All 65536 bit patterns of bfloat16 widen to the float32 torch gives."""
     bits = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
     tensor = bits.view(torch.bfloat16)
-    batch = stack_tensors([_stored(tensor_record("x", tensor))])[0]
+    batch = stack_tensors([_stored(tensor_record("x", tensor))], BatchMemory())[0]
     assert torch.equal(batch.view(torch.int32), tensor.float().view(torch.int32))
 
 
@@ -50,7 +50,7 @@ def test_every_bfloat16_is_exact() -> None:
 def test_integers_keep_their_dtype(dtype: torch.dtype) -> None:
     """Pixels and timesteps are not turned into floats."""
     tensor = torch.tensor([[0, 1], [1, 0]]).to(dtype)
-    batch = stack_tensors([_stored(tensor_record("x", tensor))])
+    batch = stack_tensors([_stored(tensor_record("x", tensor))], BatchMemory())
     assert batch.dtype == dtype
     assert torch.equal(batch[0], tensor)
 
@@ -72,7 +72,7 @@ def test_arrays_and_tensors_agree() -> None:
 def test_scalar_tensor_is_stacked() -> None:
     """A tensor without axes becomes one entry of the batch."""
     records = [tensor_record("x", torch.tensor(value)) for value in (1.5, 2.5)]
-    assert stack_tensors([_stored(r) for r in records]).tolist() == [1.5, 2.5]
+    assert stack_tensors([_stored(r) for r in records], BatchMemory()).tolist() == [1.5, 2.5]
 
 
 @pytest.mark.parametrize("data", [None, b""])
@@ -80,7 +80,7 @@ def test_no_bytes_give_a_tensor_without_elements(data: bytes | None) -> None:
     """Empty bytes are a zero-size tensor, also where a shape is claimed."""
     for shape in (None, [], [4, 2]):
         stored = StoredTensor.checked(field="x", data=data, shape=shape, dtype=None, source="f")
-        assert stack_tensors([stored, stored]).shape == (2, 0)
+        assert stack_tensors([stored, stored], BatchMemory()).shape == (2, 0)
 
 
 def test_wrong_number_of_bytes_names_row_and_field() -> None:
@@ -107,34 +107,18 @@ def test_different_shapes_name_field_shapes_and_rows() -> None:
     with pytest.raises(
         ValueError, match=r"x has different shapes.*\[2, 3\] in a row 1 and \[2, 4\] in b row 2"
     ):
-        stack_tensors(rows)
+        stack_tensors(rows, BatchMemory())
 
 
 def test_integers_and_floats_do_not_mix() -> None:
     """One batch cannot hold a column as pixels and as floats."""
     rows = [_stored(tensor_record("x", torch.zeros(2, dtype=d))) for d in (torch.uint8, torch.half)]
     with pytest.raises(DataError, match="x has different dtypes in one batch: float16, uint8"):
-        stack_tensors(rows)
+        stack_tensors(rows, BatchMemory())
 
 
 def test_float_dtypes_mix() -> None:
     """Rows of different floating dtypes make one float32 batch."""
     dtypes = (torch.bfloat16, torch.float64, torch.float32)
     rows = [_stored(tensor_record("x", torch.full((2,), 0.5, dtype=d))) for d in dtypes]
-    assert torch.equal(stack_tensors(rows), torch.full((3, 2), 0.5))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "<f4", "|u1", "<i8", "|b1"])
-def test_batches_of_workers_are_made_in_shared_memory(
-    monkeypatch: pytest.MonkeyPatch, dtype: str
-) -> None:
-    """So that handing them over copies nothing; elsewhere they are ordinary memory."""
-    plain = tensors.new_batch((2, 3), dtype, zeros=True)
-    monkeypatch.setattr(tensors, "get_worker_info", object)
-    shared = tensors.new_batch((2, 3), dtype, zeros=True)
-    assert (plain.is_shared(), shared.is_shared()) == (False, True)
-    assert (shared.shape, shared.dtype) == (plain.shape, plain.dtype)
-    assert not shared.any()
-    shared.numpy()[1] = 1
-    assert shared.tolist() == [[0, 0, 0], [1, 1, 1]]
-    assert tensors.new_batch((0, 3), dtype).shape == (0, 3)
+    assert torch.equal(stack_tensors(rows, BatchMemory()), torch.full((3, 2), 0.5))
