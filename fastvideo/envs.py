@@ -191,6 +191,12 @@ VARIABLES: dict[str, EnvVar] = {
             False,
             "Log how long every stage of an inference pipeline took, waiting for the device",
         ),
+        EnvVar(
+            "FASTVIDEO_STOP_FILE",
+            "text",
+            "",
+            "Set by the launcher: the file that tells ranks somebody stopped the run",
+        ),
         # Telemetry
         EnvVar("FASTVIDEO_METRICS", "0/1", True, "Serve Prometheus metrics, one endpoint per rank"),
         EnvVar(
@@ -210,6 +216,12 @@ VARIABLES: dict[str, EnvVar] = {
             "text",
             "",
             "Directory for target files that Prometheus discovers (file_sd)",
+        ),
+        EnvVar(
+            "FASTVIDEO_METRICS_FINAL_SCRAPE_SECONDS",
+            "count",
+            20,
+            "Longest wait at a run's end for a scrape that sees it, if one is due by then; 0: none",
         ),
         EnvVar(
             "FASTVIDEO_METRICS_WEB_CONFIG",

@@ -21,6 +21,7 @@ logger = init_logger(__name__)
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 9464
+DEFAULT_FINAL_SCRAPE_S: Final = 20
 LARGEST_PORT: Final = 65535
 
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
@@ -37,6 +38,7 @@ class TelemetryConfig:
         port: Port of local rank 0; local rank n takes the one n above. 0: any free port.
         targets_dir: Directory of the target files that Prometheus discovers, or None.
         web_config: The endpoint's TLS and users, a web-config.yml; or None.
+        final_scrape_s: The longest wait, in seconds, for a scrape that sees the end of the run.
         run_name: The run's name, for people; empty: its identifier.
         traces: What is set about spans.
         otlp_metrics: How metrics are pushed, or None.
@@ -49,6 +51,7 @@ class TelemetryConfig:
     port: int = DEFAULT_PORT
     targets_dir: Path | None = None
     web_config: Path | None = None
+    final_scrape_s: int = DEFAULT_FINAL_SCRAPE_S
     run_name: str = ""
     traces: TraceSettings = field(default_factory=TraceSettings)
     otlp_metrics: OtlpMetricsSettings | None = None
@@ -81,6 +84,7 @@ class TelemetryConfig:
         reader = _Reader(sources)
         metrics = reader.flag("metrics", default=True)
         port = reader.port("metrics_port", DEFAULT_PORT)
+        final_scrape_s = reader.seconds("metrics_final_scrape_seconds", DEFAULT_FINAL_SCRAPE_S)
         pushed_problems = otlp_metrics.problems if otlp_metrics is not None else ()
         problems = [*reader.problems, *traces.problems, *pushed_problems]
         return cls(
@@ -89,6 +93,7 @@ class TelemetryConfig:
             port=port,
             targets_dir=_absolute(sources.text("metrics_targets_dir")),
             web_config=_absolute(sources.text("metrics_web_config")),
+            final_scrape_s=final_scrape_s,
             run_name=sources.text("run_name") or run_name,
             traces=traces,
             otlp_metrics=otlp_metrics,
@@ -134,6 +139,16 @@ class _Reader:
         if value.isascii() and value.isdigit() and int(value) <= LARGEST_PORT:
             return int(value)
         self._refuse(key, f"a port, 0 to {LARGEST_PORT}", default)
+        return default
+
+    def seconds(self, key: str, default: int) -> int:
+        """Returns a setting that is a number of seconds."""
+        value = self._sources.text(key)
+        if not value:
+            return default
+        if value.isascii() and value.isdigit():
+            return int(value)
+        self._refuse(key, "a whole number of seconds, at least 0", default)
         return default
 
     def _refuse(self, key: str, expected: str, default: object) -> None:

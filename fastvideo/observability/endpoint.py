@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 from fastvideo.logger import init_logger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fastvideo.observability.config import TelemetryConfig
     from fastvideo.observability.identity import RunIdentity
     from fastvideo.observability.metrics.accumulators import Instruments
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
 
 logger = init_logger(__name__)
 
-_LINGER_S: Final = 40.0
 _PUSH_S: Final = 1.0
 
 
@@ -52,21 +53,27 @@ class MetricsEndpoint:
             except Exception as error:  # noqa: BLE001 - telemetry never ends a run
                 logger.warning("metrics: %s; the run goes on without", error)
 
-    def stop(self, *, linger: bool) -> None:
+    def stop(self, *, scrapes: int, limit_s: float, is_over: Callable[[], bool]) -> None:
         """Ends serving.
 
         Args:
-            linger: Whether to serve the last state until it has been scraped twice, where
-                something scrapes regularly.
+            scrapes: How often the last state is to be scraped before, where something scrapes
+                regularly.
+            limit_s: The longest wait for that, in seconds, however long the settings allow.
+            is_over: Tells whether the wait has been called off.
         """
         if self._push is not None:
             self._push.shutdown(_PUSH_S)
-        if self._server is not None:
-            if linger:
-                self._server.linger(limit_s=_LINGER_S)
-            self._server.stop()
-        if self._target is not None:
-            self._target.remove()
+        allowed_s = scrapes * self._config.final_scrape_s
+        try:
+            if self._server is not None and allowed_s:
+                limit_s = min(limit_s, allowed_s)
+                self._server.linger(scrapes=scrapes, limit_s=limit_s, is_over=is_over)
+        finally:  # a handler of the program may raise
+            if self._server is not None:
+                self._server.stop()
+            if self._target is not None:
+                self._target.remove()
 
     def _serve(self) -> None:
         config, identity = self._config, self._identity

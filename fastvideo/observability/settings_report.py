@@ -56,6 +56,7 @@ def _endpoint(config: TelemetryConfig) -> dict[str, str]:
         "metrics_port": str(config.port),
         "metrics_targets_dir": _path(config.targets_dir),
         "metrics_web_config": _path(config.web_config),
+        "metrics_final_scrape_seconds": str(config.final_scrape_s),
     }
 
 

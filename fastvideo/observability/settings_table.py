@@ -115,6 +115,9 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     _own("metrics_port", METRICS, "FASTVIDEO_METRICS_PORT", "OTEL_EXPORTER_PROMETHEUS_PORT"),
     _own("metrics_targets_dir", METRICS, "FASTVIDEO_METRICS_TARGETS_DIR"),
     _own("metrics_web_config", METRICS, "FASTVIDEO_METRICS_WEB_CONFIG"),
+    _own(
+        "metrics_final_scrape_seconds", METRICS, "FASTVIDEO_METRICS_FINAL_SCRAPE_SECONDS", unit="s"
+    ),
     Setting(
         "metrics_exporter",
         PUSH,

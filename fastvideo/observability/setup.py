@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -85,6 +86,7 @@ class Telemetry:
         self._started_unix_ns = time.time_ns()
         self._error: str | None = None
         self._is_over = False
+        self._is_waiting = False
         self._lock = threading.RLock()
         self._describe(method, model)
 
@@ -161,13 +163,25 @@ class Telemetry:
         """Sends the spans that are queued; returns whether all were taken in time."""
         return self._pipeline is None or self._pipeline.flush(timeout_s)
 
-    def shutdown(self, *, error: BaseException | None = None, linger: bool = False) -> None:
-        """Ends telemetry; a second time changes nothing. Takes about two seconds at most.
+    def shutdown(
+        self,
+        *,
+        error: BaseException | None = None,
+        stopped: bool = False,
+        linger: bool = False,
+        limit_s: float = math.inf,
+    ) -> None:
+        """Ends telemetry, in about two seconds besides lingering; again, it changes nothing.
 
         Args:
-            error: What ended the run, if it did not end well.
-            linger: Whether to go on serving metrics until the end has been scraped twice, where
-                something scrapes regularly.
+            error: What ended the run, if it did not come to its own end.
+            stopped: Whether that is only that somebody stopped it. Any other error leaves
+                ``fastvideo_run_active`` at 1, which tells that the process is missing.
+            linger: Whether to go on serving metrics after an end that is good, or wanted, until
+                that has been scraped: twice at the run's own end, once where it was stopped. Only
+                scrapers that come regularly are waited for, each scrape as long as the setting
+                ``metrics_final_scrape_seconds`` says.
+            limit_s: Longest lingering in seconds, whatever the settings say.
         """
         with self._lock:
             if self._is_over:
@@ -182,11 +196,29 @@ class Telemetry:
             if self.identity.rank == 0:
                 self._pipeline.submit(self._run_end())
             self._pipeline.shutdown(_SPANS_S)
-        self.instruments.gauge("fastvideo_run_active").set(0)
-        self._endpoint.stop(linger=linger and error is None)
-        now.step, now.root, now.trace_id = None, None, 0
-        set_trace_metadata(run_id=None, trace_id_of_step=None)
-        _forget(self)
+        ends_well = stopped or error is None
+        if ends_well:
+            self.instruments.gauge("fastvideo_run_active").set(0)
+        scrapes = (1 if error is not None else 2) if linger and ends_well else 0
+        self._is_waiting = bool(scrapes)
+        try:
+            self._endpoint.stop(
+                scrapes=scrapes, limit_s=limit_s, is_over=lambda: not self._is_waiting
+            )
+        finally:
+            self._is_waiting = False
+            now.step, now.root, now.trace_id = None, None, 0
+            set_trace_metadata(run_id=None, trace_id_of_step=None)
+            _forget(self)
+
+    def stop_lingering(self) -> bool:
+        """Ends the lingering of :meth:`shutdown` at once; for signal handlers and other threads.
+
+        Returns:
+            Whether there was any.
+        """
+        was_waiting, self._is_waiting = self._is_waiting, False
+        return was_waiting
 
     def at_exit(self) -> None:
         """Ends telemetry at the normal end of the process."""

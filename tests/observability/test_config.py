@@ -44,6 +44,8 @@ def test_prometheus_variables_of_opentelemetry_count_where_ours_are_unset() -> N
         ("FASTVIDEO_METRICS_PORT", "http", "port", 9464),
         ("FASTVIDEO_METRICS_PORT", "-1", "port", 9464),
         ("FASTVIDEO_METRICS", "perhaps", "metrics", True),
+        ("FASTVIDEO_METRICS_FINAL_SCRAPE_SECONDS", "2.5", "final_scrape_s", 20),
+        ("FASTVIDEO_METRICS_FINAL_SCRAPE_SECONDS", "never", "final_scrape_s", 20),
     ],
 )
 def test_a_bad_value_is_one_warning_and_the_default(

@@ -22,6 +22,7 @@ GIVEN = {
     "metrics_port": ("9500", "9500"),
     "metrics_targets_dir": ("/run/targets", "/run/targets"),
     "metrics_web_config": ("/run/web.yml", "/run/web.yml"),
+    "metrics_final_scrape_seconds": ("61", "61 s"),
     "metrics_exporter": ("otlp", "otlp"),
     "metric_export_interval_ms": ("1500", "1500 ms"),
     "otlp_endpoint": ("http://c:4318/v1/given", "http://c:4318/v1/given"),

@@ -241,6 +241,85 @@ def test_the_target_file_comes_and_goes(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.json")) == []
 
 
+@pytest.mark.parametrize(
+    ("error", "stopped", "active"),
+    [(None, False, 0), (RuntimeError("broken"), False, 1), (SystemExit(143), True, 0)],
+)
+def test_only_a_wanted_end_is_said(
+    *, error: BaseException | None, stopped: bool, active: float
+) -> None:
+    """A run that crashed is still active as far as anybody is told, so that it is missed."""
+    telemetry = observability.start(_config())
+    telemetry.shutdown(error=error, stopped=stopped)
+    served = {one.family.name: one.series for one in telemetry.instruments.snapshot()}
+    assert served["fastvideo_run_active"] == {(): active}
+
+
+def _scrape_as_prometheus(url: str | None) -> float:
+    """Scrapes once; returns what was said of ``fastvideo_run_active``."""
+    assert url is not None
+    headers = {"X-Prometheus-Scrape-Timeout-Seconds": "10"}
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=5) as page:
+        text = page.read().decode()
+    (line,) = [line for line in text.splitlines() if line.startswith("fastvideo_run_active{")]
+    return float(line.rsplit(" ", 1)[1])
+
+
+@pytest.mark.parametrize(("error", "seen"), [(None, [0, 0]), (SystemExit(143), [0])])
+def test_the_end_is_served_until_it_was_scraped(
+    error: BaseException | None, seen: list[float], tmp_path: Path
+) -> None:
+    """Twice at the run's own end, once where it was stopped; spans are written before."""
+    telemetry = observability.start(_config(FASTVIDEO_SPAN_DIR=str(tmp_path)), run_name="end")
+    url = telemetry.metrics_url
+    assert _scrape_as_prometheus(url) == 1
+    found: list[float] = []
+
+    def scrape() -> None:
+        while _scrape_as_prometheus(url) == 1:
+            time.sleep(0.01)
+        names = {span["name"] for span in _spans(tmp_path)}
+        assert "run_end" in names
+        found.append(0)
+        while True:
+            try:
+                found.append(_scrape_as_prometheus(url))
+            except OSError:  # it has ended
+                return
+
+    thread = threading.Thread(target=scrape)
+    thread.start()
+    telemetry.shutdown(error=error, stopped=error is not None, linger=True)
+    thread.join(30)
+    assert found[: len(seen)] == seen
+
+
+@pytest.mark.parametrize(
+    ("setting", "given"), [("0", {"linger": True}), ("20", {}), ("20", {"error": OSError()})]
+)
+def test_nobody_is_waited_for_without_a_reason(setting: str, given: dict[str, Any]) -> None:
+    """Not where it is turned off or not asked for, and not after an error."""
+    environ = {"FASTVIDEO_METRICS_FINAL_SCRAPE_SECONDS": setting}
+    telemetry = observability.start(_config(**environ))
+    _scrape_as_prometheus(telemetry.metrics_url)
+    start = time.monotonic()
+    telemetry.shutdown(**given)
+    assert time.monotonic() - start < 5
+
+
+def test_lingering_can_be_ended() -> None:
+    """From another thread or a signal handler; where there is none, that is said."""
+    telemetry = observability.start(_config())
+    _scrape_as_prometheus(telemetry.metrics_url)
+    assert not telemetry.stop_lingering()
+    thread = threading.Thread(target=telemetry.shutdown, kwargs={"linger": True})
+    thread.start()
+    while not telemetry.stop_lingering():
+        time.sleep(0.01)
+    thread.join(5)
+    assert not thread.is_alive()
+
+
 @pytest.mark.parametrize("content", ["tls_server_confg: {}", "basic_auth_users: 3", "{"])
 def test_a_wrong_web_config_turns_the_endpoint_off(
     content: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Final
 from fastvideo.logger import init_logger
 from fastvideo.observability.metrics.exposition import expose
 from fastvideo.observability.metrics.http_message import Response, text_response
+from fastvideo.observability.metrics.scrape_rhythm import ANNOUNCEMENT, Scraper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from socket import socket
 
     from fastvideo.observability.metrics.http_message import Request
+    from fastvideo.observability.metrics.scrape_rhythm import ScrapeRhythm
     from fastvideo.observability.metrics.text_format import TextRenderer
     from fastvideo.observability.metrics.web_config import WebConfig
 
 logger = init_logger(__name__)
 
 PATH: Final = "/metrics"
+
+_LONGEST_NAME: Final = 100
 
 
 class Endpoint:
@@ -29,15 +32,15 @@ class Endpoint:
     Args:
         renderer: The metrics.
         web_config: Who may ask.
-        scraped: Called after each scrape that was rendered.
+        scrapes: Remembers each scrape that was answered.
     """
 
     def __init__(
-        self, renderer: TextRenderer, web_config: WebConfig, scraped: Callable[[], None]
+        self, renderer: TextRenderer, web_config: WebConfig, scrapes: ScrapeRhythm
     ) -> None:
         self._renderer = renderer
         self._web_config = web_config
-        self._scraped = scraped
+        self._scrapes = scrapes
         self._has_failed = False
 
     def respond(self, request: Request, sock: socket) -> Response:
@@ -59,17 +62,18 @@ class Endpoint:
         if request.method not in {"GET", "HEAD"}:
             allow = ("Allow", "GET, HEAD")
             return text_response(HTTPStatus.METHOD_NOT_ALLOWED, "use GET or HEAD", allow)
+        sent = None
+        if request.method == "GET":
+            sent = self._scrapes.begin(_scraper(request, sock))
         exposition = expose(
             self._renderer,
             accept=request.headers.get("accept", ""),
             accept_encoding=request.headers.get("accept-encoding", ""),
         )
-        if request.method == "GET":
-            self._scraped()
         headers = [("Content-Type", exposition.content_type), ("Vary", "Accept, Accept-Encoding")]
         if exposition.gzipped:
             headers.append(("Content-Encoding", "gzip"))
-        return Response(HTTPStatus.OK, exposition.body, tuple(headers))
+        return Response(HTTPStatus.OK, exposition.body, tuple(headers), sent)
 
     def _refuse(self, request: Request, sock: socket) -> Response | None:
         config = self._web_config
@@ -79,3 +83,15 @@ class Endpoint:
             challenge = ("WWW-Authenticate", 'Basic realm="metrics", charset="UTF-8"')
             return text_response(HTTPStatus.UNAUTHORIZED, "user and password needed", challenge)
         return None
+
+
+def _scraper(request: Request, sock: socket) -> Scraper:
+    try:
+        peer = sock.getpeername()
+    except OSError:  # it has left already
+        peer = None
+    return Scraper(
+        address=str(peer[0]) if isinstance(peer, tuple) else "",
+        program=request.headers.get("user-agent", "")[:_LONGEST_NAME],
+        is_regular=ANNOUNCEMENT in request.headers,
+    )

@@ -49,6 +49,7 @@ class Connection:
         self._respond = respond
         self._received = bytearray()
         self._unsent = memoryview(b"")
+        self._sent: Callable[[], None] | None = None
         is_tls = isinstance(sock, ssl.SSLSocket)
         self._next: Callable[[float], int] | None = self._handshake if is_tls else self._read
 
@@ -111,6 +112,7 @@ class Connection:
         except BadRequestError as error:
             return text_response(HTTPStatus.BAD_REQUEST, str(error)).encode()
         response = self._respond(request, self.sock)
+        self._sent = response.sent
         return response.encode(with_body=request.method != "HEAD")
 
     def _write(self, now: float) -> int:
@@ -123,6 +125,8 @@ class Connection:
             with suppress(OSError):
                 self.sock.unwrap()  # sends the end of the TLS stream; the client's is not awaited
         self.sock.shutdown(SHUT_WR)
+        if self._sent is not None:
+            self._sent()
         self.deadline = min(self.deadline, now + _DRAIN_S)
         self._next = self._drain
         return 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from http import HTTPStatus
 
 HEAD_END: Final = b"\r\n\r\n"
@@ -41,11 +41,13 @@ class Response:
         status: Its status.
         body: Its body.
         headers: Headers besides length and connection.
+        sent: Is called when all of it is on its way to the client.
     """
 
     status: HTTPStatus
     body: bytes
     headers: tuple[tuple[str, str], ...] = ()
+    sent: Callable[[], None] | None = None
 
     def encode(self, *, with_body: bool = True) -> bytes:
         """Returns the bytes that are sent.

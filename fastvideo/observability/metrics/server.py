@@ -12,7 +12,6 @@ import selectors
 import socket
 import threading
 import time
-from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -21,10 +20,13 @@ from fastvideo.observability.forks import FORKS
 from fastvideo.observability.metrics.endpoint import PATH, Endpoint
 from fastvideo.observability.metrics.http_connection import Connection
 from fastvideo.observability.metrics.listening import is_loopback, listen
+from fastvideo.observability.metrics.scrape_rhythm import ScrapeRhythm
 from fastvideo.observability.metrics.text_format import TextRenderer
 from fastvideo.observability.metrics.web_config import WebConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fastvideo.observability.metrics.collector import InstrumentsCollector
 
 logger = init_logger(__name__)
@@ -36,9 +38,6 @@ _CLIENT_TIMEOUT_S: Final = 10.0
 _MAX_CLIENTS: Final = 32
 _STOP_S: Final = 1.0
 _PAUSE_S: Final = 0.5
-_REMEMBERED: Final = 5
-_MISSED: Final = 3
-_SLACK_S: Final = 1.0
 
 
 class MetricsServer:
@@ -67,9 +66,9 @@ class MetricsServer:
         self._web_config = web_config or WebConfig()
         self._client_timeout_s = client_timeout_s
         self._max_clients = max_clients
-        self._scrapes = _ScrapeRhythm()
+        self._scrapes = ScrapeRhythm()
         renderer = TextRenderer(collector.instruments, collector.constant_labels)
-        self._endpoint = Endpoint(renderer, self._web_config, self._scrapes.note)
+        self._endpoint = Endpoint(renderer, self._web_config, self._scrapes)
         self._open: _OpenServer | None = None
 
     @property
@@ -114,19 +113,44 @@ class MetricsServer:
         if opened is not None:
             opened.stop()
 
-    def linger(self, *, scrapes: int = 2, limit_s: float = 60.0) -> bool:
-        """Waits until the last state has been scraped, judging by when scrapes came so far.
+    def linger(
+        self,
+        *,
+        scrapes: int = 2,
+        limit_s: float = 60.0,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Serves on until the last state has been scraped, judging by when scrapes came so far.
 
-        A server that nobody scrapes regularly is not waited for.
+        Who does not scrape regularly is not waited for, nor who comes too late.
 
         Args:
             scrapes: How many more scrapes are waited for.
             limit_s: The longest wait, in seconds.
+            is_over: Tells whether the wait has been called off.
 
         Returns:
             Whether they came.
         """
-        return self._open is not None and self._scrapes.await_more(scrapes, limit_s)
+        if self._open is None:
+            return False
+        outlook = self._scrapes.outlook(scrapes=scrapes, limit_s=limit_s)
+        if outlook.too_late_s:
+            logger.info(
+                "the end of the run will not be scraped: that would take %.0f s, and %.0f s are "
+                "left of what FASTVIDEO_METRICS_FINAL_SCRAPE_SECONDS and the launcher allow",
+                *(outlook.too_late_s, max(limit_s, 0.0)),
+            )
+        if not outlook.until:
+            return False
+        logger.info(
+            "the run is over; waiting up to %.0f s for its last numbers to be scraped (Ctrl-C or "
+            "SIGTERM: end now; FASTVIDEO_METRICS_FINAL_SCRAPE_SECONDS=0: never wait)",
+            outlook.longest_s,
+        )
+        came = self._scrapes.wait(outlook, scrapes=scrapes, is_over=is_over)
+        logger.info("the last numbers were %sscraped", "" if came else "not ")
+        return came
 
     def accept(self, sock: socket.socket, now: float) -> Connection:
         """Returns the connection of a client that was just accepted.
@@ -168,36 +192,6 @@ class MetricsServer:
                 host,
                 port,
             )
-
-
-class _ScrapeRhythm:
-    """When scrapes come."""
-
-    def __init__(self) -> None:
-        self._last = 0.0
-        self._intervals: deque[float] = deque(maxlen=_REMEMBERED)
-        self._came = threading.Event()
-
-    def note(self) -> None:
-        now = time.monotonic()
-        if self._last:
-            self._intervals.append(now - self._last)
-        self._last = now
-        self._came.set()
-
-    def await_more(self, scrapes: int, limit_s: float) -> bool:
-        if not self._intervals:
-            return False
-        start = time.monotonic()
-        interval = max(self._intervals)
-        if start - self._last > _MISSED * interval + _SLACK_S:
-            return False  # nobody scrapes any more
-        end = start + min(limit_s, (scrapes + 1) * interval + _SLACK_S)
-        for _ in range(scrapes):
-            self._came.clear()
-            if not self._came.wait(max(0.0, end - time.monotonic())):
-                return False
-        return True
 
 
 class _OpenServer:

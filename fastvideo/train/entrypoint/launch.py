@@ -15,12 +15,15 @@ import os
 import signal
 import sys
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from fastvideo import envs
 from fastvideo.errors import ConfigError, FastVideoError
 from fastvideo.train.entrypoint.arguments import parse_arguments
 from fastvideo.train.entrypoint.mistakes import recorded_failure
+from fastvideo.train.entrypoint.stop_file import StopFile
+from fastvideo.train.entrypoint.termination import pending_s
 from fastvideo.train.instantiate import TARGET
 from fastvideo.train.launcher import check_process_count, count_visible_gpus
 from fastvideo.train.preflight import (
@@ -33,12 +36,11 @@ from fastvideo.train.run_config import load_run_config
 from fastvideo.train.targets import import_foreign_targets, is_own
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import FrameType
 
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-    from fastvideo.train.config import CheckpointConfig
     from fastvideo.train.entrypoint.arguments import TrainArguments
     from fastvideo.train.run_config import RunConfig
 
@@ -49,7 +51,6 @@ _MISTAKE: Final = 2
 _SIGNAL_STATUS: Final = 128
 _ENDED_BY_SIGTERM: Final = (_SIGNAL_STATUS + signal.SIGTERM, -signal.SIGTERM)
 _SHUTDOWN_VARIABLE: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
-_FLUSH_S: Final = 30
 _ONE_STORE_VARIABLE: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 _TORCHRUN_LOGGERS: Final = (
     "torch.distributed.elastic.agent.server.api",
@@ -69,14 +70,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status: 0, 1 if a rank failed, 2 for a mistake that was found before the start,
         or 128 plus the number of the signal that ended the run.
     """
-    signals = _Signals()
+    stop_file = StopFile(os.environ)
+    signals = _Signals(stop_file)
     try:
+        stop_file.announce()
         return _launch(sys.argv[1:] if argv is None else list(argv), signals)
     except FastVideoError as error:
         sys.stderr.write(f"error: {error}\n")
         return _MISTAKE
     except KeyboardInterrupt:
         return _SIGNAL_STATUS + signal.SIGINT
+    finally:
+        stop_file.remove()
 
 
 def check_launch(arguments: TrainArguments) -> RunConfig:
@@ -96,10 +101,7 @@ def check_launch(arguments: TrainArguments) -> RunConfig:
     from fastvideo.profiler import TorchProfilerConfig  # noqa: PLC0415 - imports torch
 
     check_environment()
-    root = logging.getLogger("fastvideo")
-    level = root.level
-    root.setLevel(logging.ERROR)  # rank 0 repeats every warning, where people look for it
-    try:
+    with _errors_only():
         if envs.FASTVIDEO_TORCH_PROFILER_DIR:
             _check_tracing(TorchProfilerConfig.from_env)
         cfg = load_run_config(arguments.config, arguments.overrides)
@@ -109,19 +111,35 @@ def check_launch(arguments: TrainArguments) -> RunConfig:
         check_run(cfg, dry_run=arguments.dry_run)
         check_models(cfg)
         import_foreign_targets(cfg)
-    finally:
-        root.setLevel(level)
     return cfg
 
 
-def grace_s(checkpoint: CheckpointConfig) -> int:
+@contextmanager
+def _errors_only() -> Iterator[None]:
+    """Leaves warnings to rank 0, which repeats every one where people look for it."""
+    root = logging.getLogger("fastvideo")
+    level = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+
+
+def grace_s(cfg: RunConfig) -> int:
     """Returns the seconds that ranks have between SIGTERM and SIGKILL.
 
     Args:
-        checkpoint: The section that says whether a run saves first, and how long it may take.
+        cfg: The run file; it says whether a run saves first and how long that may take, and how
+            long it waits for a scrape.
     """
+    from fastvideo.observability import TelemetryConfig  # noqa: PLC0415 - imports torch
+
+    checkpoint = cfg.training.checkpoint
     saves = checkpoint.training_state_checkpointing_steps > 0 and checkpoint.save_on_sigterm
-    return _FLUSH_S + (checkpoint.sigterm_timeout_s if saves else 0)
+    telemetry = TelemetryConfig.from_sources(os.environ, cfg.observability)
+    pending = pending_s(telemetry.final_scrape_s) if telemetry.metrics else pending_s(0)
+    return pending + (checkpoint.sigterm_timeout_s if saves else 0)
 
 
 def describe_failures(failures: Mapping[int, ProcessFailure]) -> list[str]:
@@ -169,7 +187,8 @@ def _launch(argv: list[str], signals: _Signals) -> int:
         check_process_count(int(options.nproc_per_node), gpus=gpus, where="--nproc_per_node")
     cfg = check_launch(parse_arguments(options.training_script_args))
     check_restarts(cfg.training.checkpoint, options.max_restarts)
-    os.environ.setdefault(_SHUTDOWN_VARIABLE, str(grace_s(cfg.training.checkpoint)))
+    with _errors_only():
+        os.environ.setdefault(_SHUTDOWN_VARIABLE, str(grace_s(cfg)))
     if options.max_restarts:
         # Machines would share one store for all starts, and find the addresses of dead ranks there.
         os.environ.setdefault(_ONE_STORE_VARIABLE, "1")
@@ -200,9 +219,13 @@ class _Signals:
     One Ctrl-C often arrives twice, from the terminal and from a script, and an exception inside of
     torchrun's wait for the ranks would end that wait. Who asks again after two seconds means it:
     torchrun then repeats the signal to the ranks, which end at once.
+
+    Args:
+        stop_file: Where ranks learn that a signal came here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stop_file: StopFile) -> None:
+        self._stop_file = stop_file
         self.first = 0
         self._first_at = 0.0
         self._exception: Any = None
@@ -225,6 +248,7 @@ class _Signals:
             return
         self.first = self.first or number
         self._first_at = now
+        self._stop_file.write()
         message = f"stopped by {signal.Signals(number).name}"
         os.write(2, f"fastvideo: {message}; the ranks write what is pending\n".encode())
         # The ranks write what is pending on SIGTERM, whichever signal came.

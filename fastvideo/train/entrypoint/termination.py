@@ -13,10 +13,11 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from fastvideo import envs
 from fastvideo.logger import init_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
 logger = init_logger(__name__)
@@ -25,6 +26,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _SIGNAL_STATUS = 128
 _REPEAT_S = 2.0
 _FLUSH_S: Final = 10.0
+_PENDING_S: Final = 30
 
 
 class Terminated(SystemExit):
@@ -33,12 +35,16 @@ class Terminated(SystemExit):
     Attributes:
         status: The exit status.
         signal: What asked for it.
+        agreed: Whether all ranks end now, after the same step.
+        at: When the process began to end, on the monotonic clock.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, *, agreed: bool = False) -> None:
         self.status = _SIGNAL_STATUS + number
         super().__init__(self.status)
         self.signal = signal.Signals(number)
+        self.agreed = agreed
+        self.at = time.monotonic()
 
 
 class Termination:
@@ -56,6 +62,7 @@ class Termination:
         self._over = threading.Event()
         self._closing_s = 0.0
         self._closed = threading.Event()
+        self._stop_waiting: Callable[[], bool] | None = None
 
     @contextmanager
     def deferred(self, timeout_s: float) -> Iterator[None]:
@@ -89,13 +96,27 @@ class Termination:
             self._closed.set()
             self._closing_s = 0.0
 
+    @contextmanager
+    def waiting(self, stop: Callable[[], bool]) -> Iterator[None]:
+        """Lets a signal end what the body waits for, in place of the process.
+
+        Args:
+            stop: Ends the waiting, and tells whether there was any; where there was none, the
+                signal does what it does otherwise.
+        """
+        self._stop_waiting = stop
+        try:
+            yield
+        finally:
+            self._stop_waiting = None
+
     def finish(self) -> None:
-        """Ends the process, as the signal that was put off would have done.
+        """Ends the process, as the signal that was put off would have done; all ranks do.
 
         Raises:
             Terminated: Always.
         """
-        raise Terminated(signal.SIGTERM)
+        raise Terminated(signal.SIGTERM, agreed=True)
 
     def is_final(self, number: int) -> bool:
         """Tells whether a signal that comes now ends the process."""
@@ -118,6 +139,8 @@ class Termination:
             if self._closing_s:
                 self._end_if_stuck(number, self._closing_s)
                 return
+            if self._ends_waiting():
+                return
             if final:
                 raise Terminated(number)
             self.requested = True
@@ -125,8 +148,11 @@ class Termination:
         elif self._expired:
             self._expired = False
             raise Terminated(number)
-        elif self.is_final(number):
+        elif self.is_final(number) and not self._ends_waiting():
             os._exit(_SIGNAL_STATUS + number)
+
+    def _ends_waiting(self) -> bool:
+        return self._stop_waiting is not None and self._stop_waiting()
 
     def _end_if_stuck(self, number: int, timeout_s: float) -> None:
         def watch() -> None:
@@ -154,6 +180,18 @@ class Termination:
         os.kill(os.getpid(), signal.SIGTERM)
         if not self._over.wait(_FLUSH_S):
             os._exit(_SIGNAL_STATUS + signal.SIGTERM)
+
+
+def pending_s(final_scrape_s: int) -> int:
+    """Returns how long ranks may take for what is pending before they are killed, in seconds.
+
+    It is half a minute, as torchrun and SLURM have it; longer only if a longer wait is asked for.
+
+    Args:
+        final_scrape_s: The longest wait for a scrape that sees the end, which is part of it.
+    """
+    usual = int(envs.VARIABLES["FASTVIDEO_METRICS_FINAL_SCRAPE_SECONDS"].default)
+    return _PENDING_S + max(0, final_scrape_s - usual)
 
 
 @contextmanager

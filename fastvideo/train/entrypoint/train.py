@@ -11,10 +11,12 @@ when SIGTERM comes.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 import tempfile
 import threading
+import time
 import warnings
 from contextlib import nullcontext
 from functools import partial
@@ -44,10 +46,12 @@ from fastvideo.train.checkpoint.manager import CheckpointConfig, CheckpointManag
 from fastvideo.train.entrypoint.arguments import TrainArguments, parse_arguments
 from fastvideo.train.entrypoint.mistakes import tell_mistake
 from fastvideo.train.entrypoint.peers import PeerConnections
+from fastvideo.train.entrypoint.stop_file import was_stopped
 from fastvideo.train.entrypoint.stop_request import StopRequest
 from fastvideo.train.entrypoint.termination import (
     Terminated,
     Termination,
+    pending_s,
     terminate_by_exception,
 )
 from fastvideo.train.mesh import reconcile_mesh
@@ -71,6 +75,7 @@ RUN_FILE_NAME = "run.yaml"
 
 _TRACING_S: Final = 3.0
 _CLOSING_S: Final = 10.0
+_MARGIN_S: Final = 5.0
 _CONFIG_MODULES = (
     "fastvideo.train.builder",
     "fastvideo.train.callbacks.validation",
@@ -158,15 +163,43 @@ def _run(arguments: TrainArguments, termination: Termination) -> None:
             logger.warning("stopping on %s; writing what is pending", stop.signal.name)
         raise
     finally:
-        failed = error is not None and not isinstance(error, Terminated)
-        with termination.closing(_CLOSING_S) if failed else nullcontext():
-            _close(controller, telemetry, error)
+        _end(controller, telemetry, error, termination)
+
+
+def _end(
+    controller: TorchProfilerController | None,
+    telemetry: Telemetry | None,
+    error: BaseException | None,
+    termination: Termination,
+) -> None:
+    """Ends what was started, in the time that there is.
+
+    Where the run ends well or somebody stopped it, the telemetry goes on serving until that has
+    been scraped. All ranks do so at the same time, since nothing waits for another one any more.
+    """
+    if error is None:
+        with termination.waiting(telemetry.stop_lingering) if telemetry else nullcontext():
+            _close(controller, telemetry, None)
+        return
+    stopped = was_stopped(error, world_size=get_world_size())
+    began = error.at if isinstance(error, Terminated) else time.monotonic()
+    final_scrape_s = telemetry.config.final_scrape_s if telemetry is not None else 0
+    longest_s = began + pending_s(final_scrape_s) - _MARGIN_S - time.monotonic()
+    closing_s = _CLOSING_S + (longest_s if stopped else 0.0)
+    with (
+        nullcontext() if isinstance(error, Terminated) else termination.closing(closing_s),
+        termination.waiting(telemetry.stop_lingering) if telemetry else nullcontext(),
+    ):
+        _close(controller, telemetry, error, stopped=stopped, longest_s=longest_s)
 
 
 def _close(
     controller: TorchProfilerController | None,
     telemetry: Telemetry | None,
     error: BaseException | None,
+    *,
+    stopped: bool = False,
+    longest_s: float = math.inf,
 ) -> None:
     """Ends what was started, each part whatever becomes of the others.
 
@@ -175,9 +208,14 @@ def _close(
     """
     parts: list[Callable[[], object]] = [cleanup_dist_env_and_memory]
     if telemetry is not None:
-        parts.insert(
-            0 if error else 1, partial(telemetry.shutdown, error=error, linger=error is None)
+        shutdown = partial(
+            telemetry.shutdown,
+            error=error,
+            stopped=stopped,
+            linger=stopped or error is None,
+            limit_s=longest_s,
         )
+        parts.insert(0 if error else 1, shutdown)
     if controller is not None:
         parts.insert(0, partial(_stop_tracing, controller, error))
     set_collective_wait(None)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from fastvideo.observability.metrics.collector import InstrumentsCollector
 
+PROMETHEUS = {"X-Prometheus-Scrape-Timeout-Seconds": "10"}
+
 Serve = Any
 Ask = Any
 Connect = Any
@@ -325,10 +327,16 @@ def test_a_slow_source_delays_its_scrape_and_no_writer(
     scrape.join()
 
 
+def _scrape(ask: Ask, server: MetricsServer) -> None:
+    """Scrapes as Prometheus does; returns when the endpoint knows that its answer has arrived."""
+    ask(server, headers=PROMETHEUS)
+    ask(server, method="HEAD")  # there is one thread, and it comes to this afterwards
+
+
 def test_lingering_ends_with_the_second_scrape(serve: Serve, ask: Ask) -> None:
     """At the end of a run the last state is served until it was seen twice."""
     server = serve()
-    for _ in range(2):
+    for _ in range(3):
         ask(server)
         time.sleep(0.2)
     waiting = threading.Event()
@@ -352,13 +360,43 @@ def test_lingering_waits_for_nobody_who_does_not_scrape(serve: Serve, ask: Ask) 
     server = serve()
     start = time.monotonic()
     assert not server.linger()
-    ask(server)
-    assert not server.linger()
+    for _ in range(2):
+        ask(server)
+        assert not server.linger()
     assert time.monotonic() - start < 1.0
-    ask(server)
+    _scrape(ask, server)
     assert not server.linger(limit_s=0.2)
     server.stop()
     assert not server.linger()
+
+
+def test_the_log_says_what_is_waited_for_and_how_to_skip_it(
+    serve: Serve, ask: Ask, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line before, with both ways out, and one after."""
+    caplog.set_level("INFO", "fastvideo")
+    server = serve()
+    _scrape(ask, server)
+    assert not server.linger(scrapes=1, limit_s=7.0, is_over=lambda: True)
+    before, after = caplog.messages[-2:]
+    assert "waiting up to 7 s for its last numbers to be scraped" in before
+    assert "Ctrl-C" in before
+    assert "FASTVIDEO_METRICS_FINAL_SCRAPE_SECONDS=0" in before
+    assert after == "the last numbers were not scraped"
+
+
+def test_a_wait_in_vain_is_explained(
+    serve: Serve, ask: Ask, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who scrapes too rarely for the setting learns from the log what to set."""
+    caplog.set_level("INFO", "fastvideo")
+    server = serve()
+    _scrape(ask, server)
+    time.sleep(0.3)
+    _scrape(ask, server)
+    assert not server.linger(scrapes=1, limit_s=0.05)
+    assert "FASTVIDEO_METRICS_FINAL_SCRAPE_SECONDS" in caplog.messages[-1]
+    assert "will not be scraped" in caplog.messages[-1]
 
 
 def test_two_hundred_starts_leave_nothing_behind(collector: InstrumentsCollector) -> None:

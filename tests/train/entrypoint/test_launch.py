@@ -14,9 +14,9 @@ import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from fastvideo.errors import FastVideoError
-from fastvideo.train.config import CheckpointConfig
 from fastvideo.train.entrypoint.arguments import TrainArguments
 from fastvideo.train.entrypoint.launch import check_launch, describe_failures, grace_s
+from fastvideo.train.run_config import load_run_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -196,15 +196,27 @@ def test_signals_end_the_launcher_without_a_traceback(
     assert "Traceback" not in output
 
 
-def test_ranks_have_the_time_to_save() -> None:
+def test_ranks_have_the_time_to_save(run_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Torchrun kills them after half a minute otherwise."""
-    checkpoint = CheckpointConfig()
-    assert grace_s(checkpoint) == 30
+    monkeypatch.delenv("FASTVIDEO_METRICS_FINAL_SCRAPE_SECONDS", raising=False)
+    cfg = load_run_config(run_file, [])
+    assert grace_s(cfg) == 30
+    checkpoint = cfg.training.checkpoint
     checkpoint.training_state_checkpointing_steps = 100
     checkpoint.sigterm_timeout_s = 600
-    assert grace_s(checkpoint) == 630
+    assert grace_s(cfg) == 630
     checkpoint.save_on_sigterm = False
-    assert grace_s(checkpoint) == 30
+    assert grace_s(cfg) == 30
+
+
+@pytest.mark.parametrize(("metrics", "expected"), [("1", 71), ("0", 30)])
+def test_ranks_have_the_time_for_a_long_wait(
+    run_file: Path, monkeypatch: pytest.MonkeyPatch, metrics: str, expected: int
+) -> None:
+    """Whoever scrapes each minute, and sets that, is not cut off."""
+    monkeypatch.setenv("FASTVIDEO_METRICS_FINAL_SCRAPE_SECONDS", "61")
+    monkeypatch.setenv("FASTVIDEO_METRICS", metrics)
+    assert grace_s(load_run_config(run_file, [])) == expected
 
 
 @pytest.mark.slow

@@ -9,7 +9,12 @@ import threading
 
 import pytest
 
-from fastvideo.train.entrypoint.termination import Terminated, Termination, terminate_by_exception
+from fastvideo.train.entrypoint.termination import (
+    Terminated,
+    Termination,
+    pending_s,
+    terminate_by_exception,
+)
 
 CHILD = """
 import os, signal, sys, time
@@ -20,7 +25,7 @@ def wait_for_signal(seconds=60.0):
     while time.monotonic() < end:
         time.sleep(0.01)
 
-with terminate_by_exception():
+with terminate_by_exception() as termination:
     try:
         print("ready", flush=True)
         wait_for_signal()
@@ -94,6 +99,38 @@ def test_a_run_that_failed_is_closed_first(
         timeout=60,
     )
     assert (child.stdout, child.returncode, "a peer is gone" in child.stderr) == expected
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_wait_in_place_of_the_process(number: signal.Signals) -> None:
+    """It is the wait that somebody has had enough of; the next one is a signal again."""
+    termination = Termination()
+    ends = [True, False]
+    with termination.waiting(lambda: ends.pop(0)):
+        termination.on_signal(number)
+    assert ends == [False]
+    termination = Termination()
+    with termination.waiting(lambda: False), pytest.raises(Terminated):
+        termination.on_signal(number)
+
+
+def test_a_second_signal_ends_the_wait_after_the_first() -> None:
+    """The first ended the run, which then waits; the status stays that of the first."""
+    body = (
+        "waits = [True]; time.sleep(2.1)\n"
+        "        with termination.waiting(waits.pop):\n"
+        "            os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        assert waits == []"
+    )
+    child = _child(body)
+    child.send_signal(signal.SIGTERM)
+    output, _ = child.communicate(timeout=30)
+    assert (output, child.returncode) == ("flushed\n", 143)
+
+
+def test_what_is_pending_has_half_a_minute() -> None:
+    """As launchers have it; longer only for a longer wait than usual."""
+    assert [pending_s(seconds) for seconds in (0, 20, 61)] == [30, 30, 71]
 
 
 def test_handlers_are_restored() -> None:

@@ -18,6 +18,7 @@ import torch
 import yaml
 
 from fastvideo.errors import ConfigError
+from fastvideo.observability import TelemetryConfig
 from fastvideo.profiler import RecordingSink, attach, detach
 from fastvideo.train.checkpoint import lock
 from fastvideo.train.entrypoint import train
@@ -198,13 +199,15 @@ def test_exception_stops_the_profiler_and_leaves_the_process_group(
             ended.append("profiler")
 
     class Telemetry:
-        def shutdown(self, *, error: BaseException | None = None, linger: bool = False) -> None:
+        config = TelemetryConfig()
+
+        def shutdown(self, *, error: BaseException, linger: bool, **_: object) -> None:
             ended.append(f"telemetry after {type(error).__name__}, linger {linger}")
             message = "and this part breaks as well"
             raise OSError(message)
 
     telemetry = Telemetry()
-    for name in ("describe", "add_collective_wait"):
+    for name in ("describe", "add_collective_wait", "stop_lingering"):
         monkeypatch.setattr(telemetry, name, lambda *_, **__: None, raising=False)
     monkeypatch.setattr(train, "start_telemetry", lambda settings: telemetry)
     monkeypatch.setattr(train, "get_or_create_profiler", lambda directory: Controller())
