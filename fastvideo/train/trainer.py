@@ -19,7 +19,7 @@ from fastvideo.train.step import StepRunner, StepSettings
 from fastvideo.train.trackers import StepTracker, build_tracker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from fastvideo.train.config import TrainingConfig
@@ -110,6 +110,7 @@ class Trainer:
         start_step: int = 0,
         checkpoint_manager: CheckpointManager | None = None,
         stop_request: StopRequest | None = None,
+        on_restored: Callable[[], object] | None = None,
     ) -> None:
         """Trains from ``start_step + 1`` to ``max_steps`` and closes the trackers.
 
@@ -120,6 +121,8 @@ class Trainer:
             start_step: The last step that is done already.
             checkpoint_manager: Restores and saves; None for a run without checkpoints.
             stop_request: Ends the run early, after a step that is saved first; None never does.
+            on_restored: Is called once a checkpoint is restored or there is none to restore,
+                before the first step; never where the checkpoint is refused.
 
         Raises:
             NonFiniteLossError: A loss is NaN or infinite and ``training.nonfinite_loss`` is
@@ -132,7 +135,7 @@ class Trainer:
             explaining_workers(),
         ):
             try:
-                first = self._prepare(method, start_step, checkpoint_manager)
+                first = self._prepare(method, start_step, checkpoint_manager, on_restored)
                 runner = self._make_runner(method, dataloader, checkpoint_manager)
                 steps = range(first + 1, max_steps + 1)
                 with nullcontext() if stop_request is None else stop_request.awaited():
@@ -152,6 +155,7 @@ class Trainer:
         method: TrainingMethod,
         start_step: int,
         manager: CheckpointManager | None,
+        on_restored: Callable[[], object] | None = None,
     ) -> int:
         """Starts method and callbacks, restores a checkpoint; returns the last step done."""
         method.set_tracker(self.tracker)
@@ -164,6 +168,8 @@ class Trainer:
             resumed = manager.maybe_resume(resume_from_checkpoint=resume_from)
             if resumed is not None:
                 start_step = int(resumed)
+        if on_restored is not None:
+            on_restored()
         self.callbacks.on_validation_begin(method, iteration=start_step)
         self._validate_method(method, start_step)
         method.optimizers_zero_grad(start_step)

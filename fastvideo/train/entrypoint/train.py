@@ -253,8 +253,6 @@ def _build_and_train(
     if telemetry is not None:
         _observe(telemetry, cfg, method)
     trainer = Trainer(cfg.training, config=cfg.resolved_config(), callback_configs=cfg.callbacks)
-    if get_world_rank() == 0:
-        _keep_run_file(cfg, trainer)
     with peers.opened_here():
         manager = _checkpoint_manager(cfg, method, dataloader, trainer)
         stop_request = _stop_request(cfg, termination)
@@ -265,6 +263,7 @@ def _build_and_train(
         start_step=start_step,
         checkpoint_manager=manager,
         stop_request=stop_request,
+        on_restored=partial(_keep_run_file, cfg, trainer) if get_world_rank() == 0 else None,
     )
 
 

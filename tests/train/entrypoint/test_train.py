@@ -21,6 +21,7 @@ from fastvideo.errors import ConfigError
 from fastvideo.observability import TelemetryConfig
 from fastvideo.profiler import RecordingSink, attach, detach
 from fastvideo.train.checkpoint import lock
+from fastvideo.train.checkpoint.errors import CheckpointError
 from fastvideo.train.entrypoint import train
 from fastvideo.train.entrypoint.termination import Terminated
 from fastvideo.train.run_config import load_run_config
@@ -145,6 +146,30 @@ def test_an_output_directory_is_for_one_run_at_a_time(
     assert {"checkpoint-2", "checkpoint-3"} <= {path.name for path in out.iterdir()}
     other.acquire()
     other.release()
+
+
+@pytest.mark.usefixtures("_in_process")
+def test_a_refused_checkpoint_keeps_its_run_file(run_file: Path) -> None:
+    """What another method has left in the output directory stays as it was."""
+    out = run_file.parent / "out"
+    saving = "--training.checkpoint.training_state_checkpointing_steps=3"
+    words = ["--config", str(run_file), saving, "--resume-from-checkpoint", "latest"]
+    train.main(words)
+    metadata = out / "checkpoint-3" / "metadata.json"
+    content = json.loads(metadata.read_text())
+    content["method"]["target"] = "elsewhere.OtherMethod"
+    metadata.write_text(json.dumps(content))
+    kept = (out / "tracker" / train.RUN_FILE_NAME).read_text()
+    lines = _metrics(run_file)
+    with pytest.raises(CheckpointError, match=r"saved by OtherMethod .* method is ToyMethod"):
+        train.main([*words, "--training.loop.max_train_steps=6"])
+    assert (out / "tracker" / train.RUN_FILE_NAME).read_text() == kept
+    assert _metrics(run_file) == lines
+    content["method"]["target"] = "elsewhere.ToyMethod"
+    metadata.write_text(json.dumps(content))
+    train.main([*words, "--training.loop.max_train_steps=6"])
+    assert "max_train_steps: 6" in (out / "tracker" / train.RUN_FILE_NAME).read_text()
+    assert [line["step"] for line in _metrics(run_file)] == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize(
