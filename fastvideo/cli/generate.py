@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -113,7 +114,14 @@ def run(args: argparse.Namespace) -> int:
 
     form = log_formatter(envs.FASTVIDEO_LOG_FORMAT, rank=0)
     configure_logging(envs.FASTVIDEO_LOG_LEVEL, rank=0, formatter=form)
-    with VideoGenerator.from_config(generator_config(sections)) as generator:
+    from fastvideo.train.entrypoint.termination import (  # noqa: PLC0415 - as above
+        terminate_by_exception,
+    )
+
+    with (
+        terminate_by_exception(signal.SIGTERM),  # it would end everything at once otherwise
+        VideoGenerator.from_config(generator_config(sections)) as generator,
+    ):
         if len(prompts) == 1 and not prompts[0][1]:
             request.prompt, request.prompt_path = prompts[0][0], None
         answer = generator.generate(request, on_result=_print_files)

@@ -244,7 +244,8 @@ class VideoGenerator:
         with ExitStack() as ends:  # the last one first, and each whatever happens to the others
             telemetry, self._telemetry = self._telemetry, None
             if telemetry is not None:
-                ends.callback(telemetry.shutdown, error=error, linger=True)
+                stopped = isinstance(error, (KeyboardInterrupt, SystemExit))
+                ends.callback(telemetry.shutdown, error=error, stopped=stopped, linger=True)
             controller = get_global_controller()
             owns_controller, self._owns_controller = self._owns_controller, False
             if owns_controller and controller is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,41 @@ def test_words_are_taken_to_the_letter(
     assert cli.main(["generate", *words, "--output-path", "[out]"]) == 0
     names = ["line one line two [bold] 😀.mp4", "[a, b].mp4", "null.mp4", "{a b}.mp4", "7.mp4"]
     assert capsys.readouterr().out.splitlines() == [f"[out]/{name}" for name in names]
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=lambda value: value
+)
+def test_who_stops_a_batch_is_no_failure_of_it(
+    model: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+    status: int,
+) -> None:
+    """Whoever watches it learns that it has ended, and nobody has to look after it."""
+    ended: list[dict[str, Any]] = []
+    shutdown = observability.Telemetry.shutdown
+
+    def noting(self: observability.Telemetry, **how: Any) -> None:
+        ended.append(how)
+        shutdown(self, **how)
+
+    def stopped(*args: Any, **options: Any) -> Path:
+        signal.raise_signal(number)
+        raise AssertionError
+
+    monkeypatch.setattr(observability.Telemetry, "shutdown", noting)
+    monkeypatch.setattr(video_generator, "write_new_mp4", stopped)
+    monkeypatch.setenv("FASTVIDEO_METRICS_PORT", "0")
+    monkeypatch.setenv("FASTVIDEO_METRICS", "1")
+    words = ["--model-path", model, "--prompt", "a", *SMALL, "--output-path", str(tmp_path)]
+    try:
+        given = cli.main(["generate", *words])
+    except SystemExit as end:
+        given = int(str(end.code))
+    assert given == status
+    assert (ended[0]["stopped"], ended[0]["linger"]) == (True, True)
 
 
 def test_files_are_named_as_they_are_written(

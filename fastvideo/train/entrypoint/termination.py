@@ -195,12 +195,15 @@ def pending_s(final_scrape_s: int) -> int:
 
 
 @contextmanager
-def terminate_by_exception() -> Iterator[Termination]:
-    """Raises `Terminated` in the main thread at SIGTERM or SIGINT while the body runs.
+def terminate_by_exception(*signals: signal.Signals) -> Iterator[Termination]:
+    """Raises `Terminated` in the main thread at a signal while the body runs.
 
     One Ctrl-C reaches a rank twice, from the terminal and from the launcher, so a signal that
     comes within two seconds of the first is ignored. A later one ends the process at once.
     Outside the main thread this does nothing, because Python handles signals there only.
+
+    Args:
+        signals: Which; by default SIGTERM and SIGINT.
 
     Yields:
         What can put SIGTERM off.
@@ -214,7 +217,7 @@ def terminate_by_exception() -> Iterator[Termination]:
         del frame
         termination.on_signal(number)
 
-    previous = {number: signal.signal(number, on_signal) for number in _SIGNALS}
+    previous = {number: signal.signal(number, on_signal) for number in signals or _SIGNALS}
     try:
         yield termination
     finally:
