@@ -184,7 +184,7 @@ class ComposedPipelineBase(ABC):
                 )
             try:
                 module.compile(**options)
-            except Exception as error:
+            except (RuntimeError, TypeError, ValueError) as error:
                 message = f"{where}: torch.compile refuses {options!r}: {error}"
                 raise ConfigError(message) from error
 
