@@ -30,8 +30,11 @@ $(VENV)/.dev: $(VENV)/.base pyproject.toml
 demo: $(VENV)/.demo  ## real clips -> data set -> six DMD2 steps on two ranks, traced; says where to look
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo/demo.sh
 
-test: $(VENV)/.dev  ## every test, from nothing
-	@PATH="$(CURDIR)/$(BIN):$$PATH" OMP_NUM_THREADS=1 python -m pytest $(ARGS)
+# A worker for each core, four at most; ARGS="-n 0" is one process, as is --pdb.
+WORKERS := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+test: $(VENV)/.dev  ## every test, from nothing; ARGS="tests/profiler -x" for some
+	@PATH="$(CURDIR)/$(BIN):$$PATH" OMP_NUM_THREADS=1 python -m pytest $(WORKERS) $(ARGS)
 
 lint: $(VENV)/.dev  ## formatting, style, types, import floors
 	@$(BIN)/ruff format --check .

@@ -269,6 +269,7 @@ def test_without_a_host_id_the_name_stands_for_it(monkeypatch: pytest.MonkeyPatc
     assert found.host_id == found.host_name != ""
 
 
+@pytest.mark.alone
 def test_agreeing_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No name is looked up on a network, which could take as long as it likes."""
 

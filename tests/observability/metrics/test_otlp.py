@@ -290,6 +290,7 @@ def test_retry_after_is_respected(push: Any) -> None:
     assert second - first >= 0.5
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 @pytest.mark.parametrize("kind", ["refusing", "silent"])
 def test_the_end_does_not_wait_for_a_dead_collector(push: Any, kind: str, protocol: str) -> None:

@@ -210,6 +210,7 @@ def test_start_and_stop_are_idempotent(collector: InstrumentsCollector) -> None:
     server.stop()
 
 
+@pytest.mark.alone
 def test_stop_is_quick_beside_open_connections(serve: Serve, connect: Connect) -> None:
     """Clients that hang on do not hold up the end."""
     server = serve()
@@ -355,6 +356,7 @@ def test_lingering_ends_with_the_second_scrape(serve: Serve, ask: Ask) -> None:
     assert results == [True]
 
 
+@pytest.mark.alone
 def test_lingering_waits_for_nobody_who_does_not_scrape(serve: Serve, ask: Ask) -> None:
     """Without regular scrapes, or when they stop, the end comes at once or after their rhythm."""
     server = serve()
@@ -437,6 +439,7 @@ def test_forked_children_have_no_part_of_the_endpoint() -> None:
     assert found["seconds"] < 2.0 + 2 * found["seconds_without"]
 
 
+@pytest.mark.alone
 def test_programs_that_are_started_inherit_no_socket(serve: Serve) -> None:
     """A program that the run starts, even with all descriptors, does not hold the port."""
     server = serve()
@@ -475,6 +478,7 @@ def test_a_process_ends_at_once_and_silently(how: str) -> None:
     assert time.time() - float(done.stdout) < 5.0
 
 
+@pytest.mark.alone
 def test_a_start_takes_no_time(collector: InstrumentsCollector) -> None:
     """Nothing is looked up over the network, and nothing heavy is loaded."""
     server = MetricsServer(collector, port=0)

@@ -36,6 +36,7 @@ def _otlp(endpoint: str, protocol: str) -> dict[str, str]:
     return {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol}
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("failed_before", [False, True])
 @pytest.mark.parametrize("behaviour", ["healthy", "refusing", "silent", "unavailable", "slow"])
 def test_shutdown_takes_two_seconds_at_most(
@@ -69,6 +70,7 @@ def test_shutdown_takes_two_seconds_at_most(
         assert counts.total("exported") == len(receiver.inbox.spans()) == 1500
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("behaviour", ["refusing", "silent", "unavailable"])
 def test_a_process_ends_two_seconds_after_its_last_line(
     start_program: Callable[..., subprocess.Popen[str]],
@@ -165,6 +167,7 @@ def test_sigterm_flushes_and_is_passed_on(
     assert process.stderr.read() == ""
 
 
+@pytest.mark.alone
 def test_sigterm_does_not_wait_for_a_dead_collector(
     start_program: Callable[..., subprocess.Popen[str]], receiver: Any, protocol: str
 ) -> None:
@@ -190,6 +193,7 @@ def test_a_signal_in_the_middle_of_a_submit(
     assert result["stderr"] == ""
 
 
+@pytest.mark.alone
 def test_fifty_forks(run_program: Callable[..., Any], receiver: Any, protocol: str) -> None:
     """Children have nothing live, may close everything, and cost the parent no span."""
     result = run_program("forks", **_otlp(receiver.endpoint, protocol))
@@ -244,6 +248,7 @@ def test_spans_after_the_end_are_silent(run_program: Callable[..., Any]) -> None
     assert "span" not in result["stderr"]
 
 
+@pytest.mark.alone
 def test_the_start_is_quick(run_program: Callable[..., Any], protocol: str) -> None:
     """The start looks up nothing and imports nothing heavy, whatever the environment asks for."""
     result = run_program(

@@ -64,6 +64,7 @@ def test_a_provider_that_takes_no_finished_spans(
     assert result["stderr"].count("takes no finished spans") == 1
 
 
+@pytest.mark.alone
 def test_an_exporter_that_hangs(run_program: Callable[..., Any]) -> None:
     """What it holds is counted as dropped at the end, which is in time, and never again."""
     result = run_program("host_hangs")

@@ -160,6 +160,7 @@ def test_retry_after_is_honoured(make_sender: Any, counts: Any) -> None:
     assert time.monotonic() - begin >= 0.3
 
 
+@pytest.mark.alone
 def test_a_flush_does_not_wait_for_retry_after(make_sender: Any, counts: Any) -> None:
     """At the end nobody waits a minute because a collector asked for it."""
     transport = ScriptedTransport(
@@ -194,6 +195,7 @@ def test_a_moments_weakness_at_the_end_is_forgiven(make_sender: Any, counts: Any
     assert counts.wait_for("exported", 3)
 
 
+@pytest.mark.alone
 def test_no_request_outlasts_the_deadline(make_sender: Any) -> None:
     """Requests of a flush get the time that is left, not the usual time-out."""
     wait = Outcome("unavailable", retryable=True, retry_after_s=20.0, detail="HTTP 503")

@@ -103,6 +103,7 @@ def test_rejected(transport: Transport, receiver: Any) -> None:
     assert (outcome.reason, outcome.retryable) == ("rejected", False)
 
 
+@pytest.mark.alone
 def test_silent(transport: Transport, receiver: Any) -> None:
     """A collector that accepts and says nothing costs the time-out and no more."""
     receiver.inbox.behaviour = "silent"
@@ -190,6 +191,7 @@ def test_connections_are_kept(http_receiver: Any) -> None:
     made.close()
 
 
+@pytest.mark.alone
 def test_an_answer_that_drips_in_is_not_waited_for(http_receiver: Any) -> None:
     """The time-out is for the whole answer, also when a byte of it comes every moment."""
     http_receiver.inbox.behaviour = "dripping"
