@@ -6,14 +6,14 @@ Files are read side by side, and only what has no counterpart yet is kept in mem
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from fastvideo.analysis.activation_file import STATISTICS
-from fastvideo.errors import DataError
+from fastvideo.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from fastvideo.analysis.activation_file import (
         ActivationFile,
@@ -42,6 +42,8 @@ class Difference:
         in_b: What B has.
         off_by: How far the numbers are apart in units of the tensor's magnitude, for ``value``.
         allowed: The tolerance in the same units.
+        value_a: What A has there as a number, for ``value``.
+        value_b: What B has.
     """
 
     order: int
@@ -52,6 +54,8 @@ class Difference:
     in_b: str = ""
     off_by: float | None = None
     allowed: float | None = None
+    value_a: float | None = None
+    value_b: float | None = None
 
 
 @dataclass(slots=True)
@@ -85,6 +89,8 @@ class ActivationDiff:
         dtypes_changed: Records that have another type in B; the looser tolerance counts.
         nonfinite_in_both: Records that have the same numbers of NaN and infinities in both.
         recomputed: Records of recomputation that were left out.
+        roles: Where roles were compared with others: those of A, and what B has for each.
+        of_other_roles: Records of all other roles, which were left out then.
         without_numbers: Records that have no statistic in common with their counterpart.
     """
 
@@ -99,6 +105,8 @@ class ActivationDiff:
     dtypes_changed: int = 0
     nonfinite_in_both: int = 0
     recomputed: int = 0
+    roles: Mapping[str, str] = field(default_factory=dict)
+    of_other_roles: int = 0
     without_numbers: int = 0
 
     @property
@@ -152,6 +160,7 @@ def diff_activations(
     tolerances: Tolerances,
     *,
     with_recompute: bool = False,
+    roles: Mapping[str, str] | None = None,
 ) -> ActivationDiff:
     """Compares two traces.
 
@@ -160,14 +169,19 @@ def diff_activations(
         b: What is compared with it.
         tolerances: How far numbers may be apart.
         with_recompute: Compare what checkpointing did again in the backward pass, too.
+        roles: Roles of A, each with the role of B that it is compared with, and no other roles;
+            None: each with that of the same name. Differences are reported under A's role.
 
     Raises:
         DataError: A file is damaged, or they have nothing that could be compared.
     """
     comparison = _Comparison(tolerances)
     result = comparison.result
-    left = _Reader(a, result, with_recompute=with_recompute)
-    right = _Reader(b, result, with_recompute=with_recompute)
+    result.roles = dict(roles or {})
+    names_a = {role: role for role in result.roles}
+    names_b = {theirs: ours for ours, theirs in result.roles.items()}
+    left = _Reader(a, result, names_a, with_recompute=with_recompute)
+    right = _Reader(b, result, names_b, with_recompute=with_recompute)
     while left.head is not None or right.head is not None:
         if left.head is not None and right.head is not None and left.head.key == right.head.key:
             comparison.pair(left.order, left.head, right.head)
@@ -190,9 +204,14 @@ class _Reader:
     """One file, of which one record is looked at."""
 
     def __init__(
-        self, file: ActivationFile, result: ActivationDiff, *, with_recompute: bool
+        self,
+        file: ActivationFile,
+        result: ActivationDiff,
+        roles: Mapping[str, str],
+        *,
+        with_recompute: bool,
     ) -> None:
-        self._records = self._wanted(file, result, with_recompute=with_recompute)
+        self._records = self._wanted(file, result, roles, with_recompute=with_recompute)
         self.order = -1
         self.head: ActivationRecord | None = None
         self.advance()
@@ -204,11 +223,20 @@ class _Reader:
 
     @staticmethod
     def _wanted(
-        file: ActivationFile, result: ActivationDiff, *, with_recompute: bool
+        file: ActivationFile,
+        result: ActivationDiff,
+        roles: Mapping[str, str],
+        *,
+        with_recompute: bool,
     ) -> Iterator[ActivationRecord]:
         for record in file.records():
-            if record.key.recompute and not with_recompute:
+            key = record.key
+            if roles and key.role not in roles:
+                result.of_other_roles += 1
+            elif key.recompute and not with_recompute:
                 result.recomputed += 1
+            elif roles and key.role != roles[key.role]:
+                yield replace(record, key=key._replace(role=roles[key.role]))
             else:
                 yield record
 
@@ -333,15 +361,15 @@ def _compare_values(
         if first == second:
             continue
         if first is None or second is None:
-            return Difference(order, a.key, "value", name, _text(first), _text(second))
+            texts = _text(first), _text(second)
+            return Difference(order, a.key, "value", name, *texts, None, None, first, second)
         scale = max(_scale(a, name), _scale(b, name)) or 1.0
         size = a.numel if name == "sum" else 1
         off_by, allowed = abs(first - second) / scale, rtol + atol * size / scale
         if off_by - allowed > excess:
             excess = off_by - allowed
-            worst = Difference(
-                order, a.key, "value", name, _text(first), _text(second), off_by, allowed
-            )
+            texts = _text(first), _text(second)
+            worst = Difference(order, a.key, "value", name, *texts, off_by, allowed, first, second)
     return worst
 
 
@@ -378,18 +406,55 @@ def _refuse_strangers(a: ActivationFile, b: ActivationFile, result: ActivationDi
     """Tells files apart that cannot be compared from those that differ.
 
     Raises:
-        DataError: No layer, or no statistic, is in both.
+        DataError: A role that was asked for is not there, or no layer, no step, or no statistic,
+            is in both.
     """
-    shared = any(a.modules[role] & b.modules.get(role, frozenset()) for role in a.modules)
+    _refuse_missing_roles(a, result.roles.keys())
+    _refuse_missing_roles(b, result.roles.values())
+    pairs = result.roles or {role: role for role in a.modules}
+    shared = any(a.modules[ours] & b.modules.get(pairs[ours], frozenset()) for ours in pairs)
     if not shared:
         message = (
             f"{a.path} and {b.path} have no layer in common (their roles are {sorted(a.modules)} "
-            f"and {sorted(b.modules)}): other models, or another FASTVIDEO_TRACE_LAYERS"
+            f"and {sorted(b.modules)}): {_why_strangers(a, b, result)}"
         )
         raise DataError(message)
+    if not result.compared and not result.layers and result.steps_only_in_a:
+        _refuse_other_steps(a, b, result)
     if result.compared and result.without_numbers == result.compared:
         message = (
             f"{a.path} and {b.path} have no statistic in common: trace both with the same "
             "FASTVIDEO_TRACE_STATS"
         )
         raise DataError(message)
+
+
+def _refuse_missing_roles(file: ActivationFile, asked: Iterable[str]) -> None:
+    for role in asked:
+        if role not in file.modules:
+            message = (
+                f"{file.path} traces no model of role {role!r}; its roles are "
+                f"{sorted(file.modules)}.{did_you_mean(role, file.modules)}"
+            )
+            raise DataError(message)
+
+
+def _refuse_other_steps(a: ActivationFile, b: ActivationFile, result: ActivationDiff) -> None:
+    if result.steps_only_in_b:
+        first, second = next(iter(result.steps_only_in_a)), next(iter(result.steps_only_in_b))
+        message = (
+            f"{a.path} and {b.path} have no step in common: the first begins with "
+            f"{str(first)!r}, the second with {str(second)!r}; only steps of the same loop are "
+            "compared, such as those of two pipelines, or of a pipeline and of validation"
+        )
+        raise DataError(message)
+
+
+def _why_strangers(a: ActivationFile, b: ActivationFile, result: ActivationDiff) -> str:
+    """Returns what to do about files without a common layer."""
+    if not result.roles:
+        for ours, layers in a.modules.items():
+            for theirs in b.modules:
+                if layers & b.modules[theirs]:
+                    return f"--map {ours}={theirs} compares models of different roles"
+    return "other models, or another FASTVIDEO_TRACE_LAYERS"

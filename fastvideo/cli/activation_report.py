@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING, Final
 
+from fastvideo.cli.activation_table import HEADER, fold, layer_name, layer_rows, layer_table
 from fastvideo.cli.help import make_console
 
 if TYPE_CHECKING:
@@ -14,21 +15,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from fastvideo.analysis import ActivationDiff, ActivationFile, Difference
-    from fastvideo.analysis.activation_diff import LayerDifferences
     from fastvideo.analysis.activation_file import StepKey
 
-_STYLES: Final = {
-    "value": "yellow",
-    "shape": "magenta",
-    "non-finite": "red",
-    "unreadable": "red",
-    "only in A": "blue",
-    "only in B": "blue",
-}
-_HEADER: Final = ("layer", "difference", "step", "A", "B", "worst", "count")
 _MAX_STEPS: Final = 6
-_NARROWEST: Final = 18
-_WIDTHS: Final = {"worst": 7, "count": 5}
+_PANEL: Final = 4  # columns of its frame
 
 
 def print_report(
@@ -52,20 +42,29 @@ def print_report(
     if len(shown) < len(layers):
         notes.insert(0, f"and {len(layers) - len(shown)} more: --limit 0 shows all")
     body = [_verdict(result), *_detail(files, result)]
-    rows = _rows(shown)
+    rows = layer_rows(shown)
     if importlib.util.find_spec("rich") is None:
-        table = [_HEADER, *rows] if rows else []
+        table = [HEADER, *rows] if rows else []
         stream.write("\n".join([*_files(files), *body, *map("\t".join, table), *notes, ""]))
         return
-    console = make_console(stream)
+    console = make_console(stream, widest=None)
     for line in _files(files):
         console.print(line, style="dim", soft_wrap=True, markup=False)
+    body[0] = "\n".join(_folded(body[0], console.width - _PANEL))
     console.print(_panel(body, same=result.same))
     if rows:
         kinds = [layer.first.kind for layer in shown]
-        console.print(_table(rows, [_STYLES[kind] for kind in kinds]))
+        console.print(layer_table(rows, kinds, width=console.width))
     for line in notes:
         console.print(line, style="dim", markup=False)
+
+
+def _folded(verdict: str, width: int) -> list[str]:
+    """Returns the first line of the panel, with the layer on lines of its own if it is long."""
+    about, colon, layer = verdict.rpartition(": ")
+    if len(verdict) <= width or not colon:
+        return [verdict]
+    return [about + colon.rstrip(), *fold(layer, width)]
 
 
 def _panel(body: list[str], *, same: bool) -> RenderableType:
@@ -75,71 +74,6 @@ def _panel(body: list[str], *, same: bool) -> RenderableType:
     colour = "green" if same else "red"
     lines = [Text(body[0], style=f"bold {colour}"), *map(Text, body[1:])]
     return Panel(Text("\n").join(lines), border_style=colour, expand=False)
-
-
-def _table(rows: list[tuple[str, ...]], styles: list[str]) -> RenderableType:
-    from rich import box  # noqa: PLC0415 - optional
-    from rich.table import Table  # noqa: PLC0415 - optional
-    from rich.text import Text  # noqa: PLC0415 - optional
-
-    table = Table(
-        title="Layers that differ, where they do first, in the order in which they ran",
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    narrowest = min(_NARROWEST, max(len(row[0]) for row in rows))
-    for name in _HEADER:
-        if name in {"layer", "A", "B"}:
-            width = narrowest if name == "layer" else None
-            table.add_column(name, overflow="fold", min_width=width)
-        else:
-            number = name in {"worst", "count"}
-            table.add_column(
-                name,
-                justify="right" if number else "left",
-                no_wrap=True,
-                min_width=_WIDTHS.get(name),
-            )
-    for row, style in zip(rows, styles, strict=True):
-        cells = [Text(cell) for cell in row]
-        cells[0].stylize("bold cyan")
-        cells[1].stylize(style)
-        table.add_row(*cells)
-    return table
-
-
-def _rows(shown: list[LayerDifferences]) -> list[tuple[str, ...]]:
-    """Returns the cells of the table; roles and loops are named only where there are several."""
-    roles = len({layer.first.key.role for layer in shown}) > 1
-    loops = len({layer.first.key.step.loop for layer in shown}) > 1
-    return [_cells(layer, with_role=roles, with_loop=loops) for layer in shown]
-
-
-def _cells(layer: LayerDifferences, *, with_role: bool, with_loop: bool) -> tuple[str, ...]:
-    first = layer.first
-    what = f"{first.kind}: {first.statistic}" if first.statistic else first.kind
-    step = first.key.step if with_loop else first.key.step._replace(loop="")
-    call = f", call {first.key.call}" if first.key.call else ""
-    return (
-        _layer(first, with_role=with_role),
-        what,
-        str(step).removeprefix("step ") + call,
-        first.in_a or "-",
-        first.in_b or "-",
-        "" if layer.worst is None else f"{layer.worst:.1e}",
-        str(layer.count),
-    )
-
-
-def _layer(difference: Difference, *, with_role: bool) -> str:
-    """Returns the name of a layer, and of the part of its output if that has several."""
-    key = difference.key
-    name = f"{key.role} {key.module}" if with_role and key.role else key.module
-    part = key.tensor.removeprefix("out")
-    return f"{name} → {part}" if part else name
 
 
 def _files(files: Iterable[ActivationFile]) -> Iterator[str]:
@@ -159,9 +93,14 @@ def _verdict(result: ActivationDiff) -> str:
             f"in {_count(len(result.steps), 'step')}"
         )
     key = result.first.key
-    of = f" of {key.role}" if key.role else ""
-    layer = _layer(result.first, with_role=False)
+    of = f" of {_role(result, key.role)}" if key.role else ""
+    layer = layer_name(result.first, with_role=False)
     return f"First difference: {key.step}, call {key.call}{of}: {layer}"
+
+
+def _role(result: ActivationDiff, role: str) -> str:
+    theirs = result.roles.get(role, role)
+    return role if theirs == role else f"{role} (B: {theirs})"
 
 
 def _detail(files: tuple[ActivationFile, ActivationFile], result: ActivationDiff) -> Iterator[str]:
@@ -192,9 +131,10 @@ def _absence(
     key = first.key
     if key.step in steps:
         return f"{missing} has nothing of this step"
-    if key.role not in file.modules:
+    role = result.roles.get(key.role, key.role) if missing == "B" else key.role
+    if role not in file.modules:
         return f"{missing} traces no model of that role"
-    if key.module not in file.modules[key.role]:
+    if key.module not in file.modules[role]:
         return f"{missing} does not trace this layer: its model has none, or it is filtered out"
     if file.torn:
         return f"{missing} ends in the middle of this step"
@@ -229,6 +169,9 @@ def _circumstances(
         )
     if result.nonfinite_in_both:
         yield f"{_count(result.nonfinite_in_both, 'tensor')} are not finite, alike in A and B"
+    if result.of_other_roles:
+        pairs = ", ".join(f"{ours}={theirs}" for ours, theirs in result.roles.items())
+        yield f"{result.of_other_roles} records of other roles are left out (--map {pairs})"
     if result.recomputed:
         yield f"{result.recomputed} records of recomputation are left out (--recompute)"
     for name, file in zip("AB", files, strict=True):

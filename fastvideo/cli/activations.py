@@ -6,6 +6,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fastvideo.cli.help import show_help
+from fastvideo.errors import ConfigError
+
 if TYPE_CHECKING:
     import argparse
 
@@ -28,14 +31,9 @@ def add_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type is pr
         description=_DESCRIPTION,
         allow_abbrev=False,
     )
-    parser.set_defaults(run=lambda _: _show_help(parser))
+    parser.set_defaults(run=lambda _: show_help(parser))
     actions = parser.add_subparsers(title="commands", metavar="ACTION", dest="action")
     _add_diff(actions)
-
-
-def _show_help(parser: argparse.ArgumentParser) -> int:
-    parser.print_help()
-    return 0
 
 
 def _add_diff(actions: Any) -> None:  # noqa: ANN401 - argparse's type is private
@@ -61,6 +59,14 @@ def _add_diff(actions: Any) -> None:  # noqa: ANN401 - argparse's type is privat
         help="absolute tolerance of an element, likewise (default: 1e-8)",
     )
     parser.add_argument(
+        "--map",
+        action="append",
+        default=[],
+        metavar="ROLE_A=ROLE_B",
+        help="compare the model of one role in A with that of another in B, as in "
+        "transformer=student, and no other models; may be repeated",
+    )
+    parser.add_argument(
         "--recompute",
         action="store_true",
         help="compare what checkpointing did again in the backward pass, too",
@@ -71,6 +77,11 @@ def _add_diff(actions: Any) -> None:  # noqa: ANN401 - argparse's type is privat
         default=20,
         metavar="N",
         help="show so many layers at most; 0: all (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print the result as one JSON object, of all layers",
     )
 
 
@@ -84,7 +95,7 @@ def run_diff(args: argparse.Namespace) -> int:
         0 if the traces are the same, 1 if they differ.
 
     Raises:
-        ConfigError: A tolerance cannot be used.
+        ConfigError: A tolerance or a pair of roles cannot be used.
         DataError: A file cannot be used, or the files have nothing in common.
     """
     from fastvideo.analysis import (  # noqa: PLC0415 - only this command needs it
@@ -92,10 +103,34 @@ def run_diff(args: argparse.Namespace) -> int:
         Tolerances,
         diff_activations,
     )
+    from fastvideo.cli.activation_json import json_report  # noqa: PLC0415 - as above
     from fastvideo.cli.activation_report import print_report  # noqa: PLC0415 - as above
 
     tolerances = Tolerances.parse(args.rtol, args.atol)
+    roles = _roles(args.map)
     files = ActivationFile(args.a), ActivationFile(args.b)
-    result = diff_activations(*files, tolerances, with_recompute=args.recompute)
-    print_report(sys.stdout, files, result, limit=args.limit)
+    result = diff_activations(*files, tolerances, with_recompute=args.recompute, roles=roles)
+    if args.json:
+        sys.stdout.write(json_report(files, result))
+    else:
+        print_report(sys.stdout, files, result, limit=args.limit)
     return 0 if result.same else 1
+
+
+def _roles(texts: list[str]) -> dict[str, str]:
+    """Reads pairs of roles as they are typed.
+
+    Raises:
+        ConfigError: One is no pair, or a role is in two of them.
+    """
+    roles: dict[str, str] = {}
+    for text in texts:
+        ours, equals, theirs = text.partition("=")
+        if not equals:
+            message = f"--map {text}: expected two roles, as in --map transformer=student"
+            raise ConfigError(message)
+        if ours in roles or theirs in roles.values():
+            message = f"--map {text}: each role may be compared with one other only"
+            raise ConfigError(message)
+        roles[ours] = theirs
+    return roles

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fastvideo.cli.draw_dashboards import add_draw
-from fastvideo.cli.help import print_table
+from fastvideo.cli.help import print_table, show_help
 from fastvideo.errors import DataError, import_extra
 
 if TYPE_CHECKING:
@@ -31,17 +31,12 @@ def add_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type is pr
         description=_DESCRIPTION,
         allow_abbrev=False,
     )
-    parser.set_defaults(run=lambda _: _show_help(parser))
+    parser.set_defaults(run=lambda _: show_help(parser))
     actions = parser.add_subparsers(title="commands", metavar="ACTION", dest="action")
     _add_list(actions)
     _add_write(actions)
     _add_lint(actions)
     add_draw(actions)
-
-
-def _show_help(parser: argparse.ArgumentParser) -> int:
-    parser.print_help()
-    return 0
 
 
 def _add_list(actions: Any) -> None:  # noqa: ANN401 - argparse's type is private

@@ -61,11 +61,25 @@ class HelpfulParser(argparse.ArgumentParser):
         self.error(message)
 
 
-def make_console(stream: IO[str] | None = None) -> Console:
-    """Returns a rich console for tables of this command, at most `MAX_WIDTH` columns wide.
+def show_help(parser: argparse.ArgumentParser) -> int:
+    """Prints the help of a command that has commands of its own, where none of these is given.
+
+    Args:
+        parser: The parser of the command.
+
+    Returns:
+        The exit status of success.
+    """
+    parser.print_help()
+    return 0
+
+
+def make_console(stream: IO[str] | None = None, *, widest: int | None = MAX_WIDTH) -> Console:
+    """Returns a rich console for what this command prints.
 
     Args:
         stream: Where to draw; standard output by default.
+        widest: Columns at most; None: as many as the terminal has.
 
     Raises:
         ModuleNotFoundError: rich is not installed.
@@ -73,8 +87,8 @@ def make_console(stream: IO[str] | None = None) -> Console:
     from rich.console import Console  # noqa: PLC0415 - optional, and only help needs it
 
     console = Console(file=stream, highlight=False)
-    if console.width > MAX_WIDTH:
-        console = Console(file=stream, highlight=False, width=MAX_WIDTH)
+    if widest is not None and console.width > widest:
+        console = Console(file=stream, highlight=False, width=widest)
     return console
 
 

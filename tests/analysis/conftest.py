@@ -41,11 +41,15 @@ class Traces:
         }
 
     def write(
-        self, name: str, records: Iterable[Mapping[str, Any]], modules: str = "abc"
+        self,
+        name: str,
+        records: Iterable[Mapping[str, Any]],
+        modules: str = "abc",
+        roles: Iterable[str] = ("student",),
     ) -> ActivationFile:
         """Writes a trace and opens it."""
-        model = {"kind": "model", "role": "student", "modules": list(modules)}
-        lines = [json.dumps(line) for line in (HEADER, model, *records)]
+        models = [{"kind": "model", "role": role, "modules": list(modules)} for role in roles]
+        lines = [json.dumps(line) for line in (HEADER, *models, *records)]
         path = self.folder / name
         path.write_text("\n".join([*lines, ""]))
         return ActivationFile(path)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fastvideo.analysis import Tolerances, activation_diff
+from fastvideo.analysis import Tolerances, activation_diff, diff_activations
 from fastvideo.errors import DataError
 
 
@@ -172,3 +172,45 @@ def test_files_without_a_statistic_in_common_are_refused(traces: Any) -> None:
     other = {name: value for name, value in record.items() if name != "abs_mean"} | {"std": 1.0}
     with pytest.raises(DataError, match="have no statistic in common"):
         traces.diff([record], [other])
+
+
+def test_roles_can_be_compared_with_others(traces: Any) -> None:
+    """Only those that are asked for, under A's name for them."""
+    mine = [traces.record(0, module, role="transformer") for module in "ab"]
+    theirs = [
+        traces.record(0, module, value, role=role)
+        for role, value in (("critic", 5.0), ("student", 1.0))
+        for module in "ab"
+    ]
+    a = traces.write("a.jsonl", mine, roles=("transformer",))
+    b = traces.write("b.jsonl", theirs, roles=("critic", "student"))
+    result = diff_activations(a, b, Tolerances.parse(), roles={"transformer": "student"})
+    assert result.same
+    assert (result.compared, result.of_other_roles) == (2, 2)
+    result = diff_activations(a, b, Tolerances.parse(), roles={"transformer": "critic"})
+    assert result.first is not None
+    assert (result.first.key.role, result.first.key.module) == ("transformer", "a")
+    assert (result.first.value_a, result.first.value_b) == (1.0, 5.0)
+    result = diff_activations(b, b, Tolerances.parse(), roles={"critic": "student"})
+    assert result.differing == 2
+    assert not diff_activations(b, b, Tolerances.parse(), roles={"critic": "critic"}).first
+
+
+def test_roles_that_cannot_be_compared_are_named(traces: Any) -> None:
+    """With what there is, and with what would compare them."""
+    a = traces.write("a.jsonl", [traces.record(0, "a", role="transformer")], roles=("transformer",))
+    b = traces.write("b.jsonl", [traces.record(0, "a")])
+    with pytest.raises(DataError, match="--map transformer=student compares models of different"):
+        diff_activations(a, b, Tolerances.parse())
+    with pytest.raises(DataError, match=r"b\.jsonl traces no model of role 'studnt'; .*'student'"):
+        diff_activations(a, b, Tolerances.parse(), roles={"transformer": "studnt"})
+    with pytest.raises(DataError, match=r"a\.jsonl traces no model of role 'critic'"):
+        diff_activations(a, b, Tolerances.parse(), roles={"critic": "student"})
+
+
+def test_traces_without_a_common_step_cannot_be_compared(traces: Any) -> None:
+    """A denoising step is none of training; a trace without any step is still one that differs."""
+    records = [traces.record(0, "a", loop="denoising")]
+    with pytest.raises(DataError, match="begins with 'denoising step 0', the second with 'step 0'"):
+        traces.diff(records, [traces.record(0, "a")])
+    assert not traces.diff(records, []).same

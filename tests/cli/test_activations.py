@@ -11,17 +11,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fastvideo.cli import main as cli
+from fastvideo.cli.activation_table import fold
+from fastvideo.profiler.strict_json import loads
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 LAYERS = ["condition_embedder.time_embedder.linear_1", "blocks.0", "blocks.1"]
+LONG = "model.diffusion.transformer_blocks.17.attn1.to_qkv_projection_lora.default.weight_norm"
 
 
-def _write(path: Path, *, layers: Any = LAYERS, steps: int = 2, **wrong: Any) -> str:
+def _write(
+    path: Path, *, layers: Any = LAYERS, steps: int = 2, role: str = "student", **wrong: Any
+) -> str:
     """Writes a trace; ``wrong`` is put into the records of blocks.1 of step 1."""
     header = {"kind": "header", "version": 1, "run_id": "r", "rank": 0, "world_size": 1}
-    lines = [header, {"kind": "model", "role": "student", "modules": layers}]
+    lines = [header, {"kind": "model", "role": role, "modules": layers}]
     for step in range(steps):
         for module in layers:
             line = {
@@ -29,14 +34,14 @@ def _write(path: Path, *, layers: Any = LAYERS, steps: int = 2, **wrong: Any) ->
                 "tensor": "out",
                 "step": step,
                 "call": 0,
-                "role": "student",
+                "role": role,
                 "rank": 0,
                 "shape": [1, 8, 4],
                 "dtype": "torch.float32",
                 "numel": 32,
                 "abs_mean": 0.5,
             }
-            lines.append(line | (wrong if (step, module) == (1, "blocks.1") else {}))
+            lines.append(line | (wrong if (step, module) == (1, layers[-1]) else {}))
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return str(path)
 
@@ -67,7 +72,7 @@ def test_a_difference_is_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "off by 1.7e-01 of the magnitude; 1.0e-05 is allowed" in output
     assert "1 of 6 tensors differ" in output
     row = next(line for line in output.splitlines() if line.startswith(" blocks.1"))
-    assert row.split() == ["blocks.1", "value:", "abs_mean", "1", "0.5", "0.6", "1.7e-01", "1"]
+    assert row.split() == ["blocks.1", "abs_mean", "1", "0.5", "0.6", "1.7e-01", "1"]
     assert max(map(len, output.splitlines()[2:])) <= 80
 
 
@@ -123,6 +128,110 @@ def test_a_torn_file_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "its process was killed" in output
 
 
+@pytest.mark.parametrize("columns", [80, 100, 120])
+def test_names_of_layers_are_folded_at_their_dots(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    columns: int,
+) -> None:
+    """Every part of a name is whole."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    a = _write(tmp_path / "a", layers=[*LAYERS, LONG])
+    b = _write(tmp_path / "b", layers=[*LAYERS, LONG], shape=[1, 32760, 1536, 128])
+    assert _diff(a, b) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines[2:])) <= columns
+    panel = [line.strip("│ ") for line in lines if line.startswith("│")]
+    assert panel[0] == "First difference: step 1, call 0 of student:"
+    assert "".join(panel[1:-1]) == LONG
+    assert all(line.endswith(".") for line in panel[1:-2])
+    start = next(at for at, line in enumerate(lines) if line.startswith(" layer"))
+    names = [line[: lines[start].index("difference")].strip() for line in lines[start + 2 :]]
+    name = names[: names.index("")]
+    assert "".join(name) == LONG
+    assert all(line.endswith(".") for line in name[:-1])
+
+
+def test_a_part_that_is_longer_than_a_line_loses_its_middle() -> None:
+    """The rest is whole, and nothing is empty."""
+    assert fold("blocks.17.to_qkv_projection_lora.bias", 16) == [
+        "blocks.17.",
+        "to_qkv_p…n_lora.",
+        "bias",
+    ]
+    assert fold("blocks.17", 20) == ["blocks.17"]
+    assert fold("blocks.17 → .sample", 12) == ["blocks.17 →", ".sample"]
+    assert fold("[1,32760,1536]", 9) == ["[1,32760,", "1536]"]
+    assert fold("", 9) == [""]
+
+
+def test_a_result_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One object of strict JSON on standard output, and the same exit status."""
+    files = _write(tmp_path / "a"), _write(tmp_path / "b", abs_mean=0.6)
+    assert _diff(*files, "--json", "--limit", "1") == 1
+    report = loads(capsys.readouterr().out)
+    assert (report["same"], report["differing"], report["roles"]) == (False, 1, None)
+    assert report["compared"] == {"tensors": 6, "layers": 3, "steps": 2}
+    assert (report["a"]["path"], report["a"]["roles"]) == (files[0], ["student"])
+    first = report["first"]
+    assert (first["module"], first["step"], first["kind"]) == ("blocks.1", 1, "value")
+    assert (first["statistic"], first["a"], first["b"]) == ("abs_mean", 0.5, 0.6)
+    assert first["off_by"] == pytest.approx(1 / 6)
+    assert first["allowed"] == pytest.approx(1e-5, rel=0.1)
+    assert [layer["module"] for layer in report["layers"]] == ["blocks.1"]
+    assert report["layers"][0]["first"] == first
+    assert _diff(files[0], files[0], "--json") == 0
+    report = loads(capsys.readouterr().out)
+    assert (report["same"], report["first"], report["layers"]) == (True, None, [])
+    short = _write(tmp_path / "c", steps=1, problem="RuntimeError")
+    nan = _write(tmp_path / "d", nonfinite={"nan": 3})
+    assert _diff(nan, short, "--json") == 1
+    report = loads(capsys.readouterr().out)
+    assert report["steps_only_in_a"] == [{"loop": "", "step": 1, "entry": 0, "tensors": 3}]
+    assert (report["first"]["kind"], report["first"]["b"]) == ("only in A", None)
+    assert _diff(files[0], str(tmp_path / "none"), "--json") == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_roles_can_be_compared_with_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both names are said."""
+    a = _write(tmp_path / "a", role="transformer")
+    b = _write(tmp_path / "b", abs_mean=0.6)
+    assert _diff(a, b) == 2
+    assert "--map transformer=student compares models of different" in capsys.readouterr().err
+    assert _diff(a, b, "--map", "transformer=student") == 1
+    output = capsys.readouterr().out
+    assert "step 1, call 0 of transformer (B: student): blocks.1" in " ".join(output.split())
+    assert _diff(a, b, "--map", "transformer=student", "--json") == 1
+    assert loads(capsys.readouterr().out)["roles"] == {"transformer": "student"}
+    fewer = _write(tmp_path / "c", layers=LAYERS[:2])
+    assert _diff(a, fewer, "--map", "transformer=student") == 1
+    assert "B does not trace this layer" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        (["transformer"], "--map transformer: expected two roles"),
+        (["a=b", "a=c"], "--map a=c: each role may be compared with one other only"),
+        (["a=b", "c=b"], "--map c=b: each role may be compared with one other only"),
+        (["student=studnet"], "traces no model of role 'studnet'"),
+    ],
+)
+def test_pairs_of_roles_that_cannot_be_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], pairs: list[str], message: str
+) -> None:
+    """One line says which."""
+    options = [word for pair in pairs for word in ("--map", pair)]
+    assert _diff(_write(tmp_path / "a"), _write(tmp_path / "b"), *options) == 2
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert len(errors.splitlines()) == 1
+
+
 def test_the_table_can_be_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And says how much it leaves out."""
     files = _write(tmp_path / "a"), _write(tmp_path / "b", layers=LAYERS[:1])
@@ -160,7 +269,7 @@ def test_without_rich_it_is_plain(
     assert _diff(_write(tmp_path / "a"), _write(tmp_path / "b", abs_mean=0.6)) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[2] == "First difference: step 1, call 0 of student: blocks.1"
-    assert "blocks.1\tvalue: abs_mean\t1\t0.5\t0.6\t1.7e-01\t1" in lines
+    assert "blocks.1\tabs_mean\t1\t0.5\t0.6\t1.7e-01\t1" in lines
 
 
 def test_it_needs_no_torch(tmp_path: Path) -> None:
