@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from fastvideo.errors import counted
 from fastvideo.train.checkpoint.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ def _check_parameters(role: str, mine: Shapes, theirs: Shapes, origin: Origin) -
     model = origin.init_from.get(role)
     hint = f"; the saved run had models.{role}.init_from {model}" if model else ""
     message = (
-        f"{len(differences)} of the parameters of models.{role} differ: {_first(differences)}{hint}"
+        f"models.{role} differs in {counted(len(differences), 'parameter')}: "
+        f"{_first(differences)}{hint}"
     )
     raise CheckpointError(message)
 
@@ -107,8 +109,8 @@ def _check_optimizer(
     differences = _differences(own, saved)
     if differences:
         message = (
-            f"{len(differences)} values in the state of the optimizer of the role {role} differ: "
-            f"{_first(differences)}"
+            f"the state of the optimizer of the role {role} differs in "
+            f"{counted(len(differences), 'tensor')}: {_first(differences)}"
         )
         raise CheckpointError(message)
 
@@ -141,7 +143,8 @@ def _check_callbacks(mine: Shapes, theirs: Shapes) -> list[str]:
         if not own:
             notes.append(f"it has the state of {prefix}, which this run does not have: left out")
         elif saved and (differences := _differences(own, saved)):
-            message = f"{len(differences)} tensors of {prefix} differ: {_first(differences)}"
+            number = counted(len(differences), "tensor")
+            message = f"{prefix} differs in {number}: {_first(differences)}"
             raise CheckpointError(message)
     return notes
 

@@ -72,7 +72,7 @@ def _with(name: str, *size: int) -> Callable[[dict[str, Any]], object]:
         (
             _with(WEIGHT, 3, 2),
             (
-                r"1 of the parameters of models\.student differ: transformer\.proj\.weight is "
+                r"models\.student differs in 1 parameter: transformer\.proj\.weight is "
                 r"\[3, 2\] in the checkpoint and \[2, 2\] in this run; the saved run had "
                 r"models\.student\.init_from base"
             ),
@@ -91,11 +91,11 @@ def _with(name: str, *size: int) -> Callable[[dict[str, Any]], object]:
         ),
         (
             _with("optimizers.student.state.proj.bias.exp_avg", 2),
-            r"1 values in the state of the optimizer of the role student differ: proj\.bias",
+            r"the state of the optimizer of the role student differs in 1 tensor: proj\.bias",
         ),
         (_without(METHOD_EMA), r"it does not have the method's moving average \(ema\)"),
         (_with(METHOD_EMA, 1), r"moving average \(ema\) differs: ema\.student\.proj\.weight is"),
-        (_without(EMA_BIAS), r"1 tensors of callbacks\.ema differ: student_ema\.proj\.bias is mis"),
+        (_without(EMA_BIAS), r"callbacks\.ema differs in 1 tensor: student_ema\.proj\.bias is mis"),
     ],
 )
 def test_misfits_name_role_parameters_and_shapes(
@@ -120,7 +120,9 @@ def test_three_differences_are_shown() -> None:
     saved = _saved()
     for number in range(5):
         _with(f"roles.student.transformer.{number}.w", 1)(saved)
-    with pytest.raises(CheckpointError, match=r"5 of .*: transformer\.0\.w .*2\.w .*and 2 more"):
+    with pytest.raises(
+        CheckpointError, match=r"in 5 parameters: transformer\.0\.w .*2\.w .*and 2 more"
+    ):
         _check(saved)
 
 

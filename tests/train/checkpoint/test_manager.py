@@ -365,7 +365,7 @@ def test_another_model_is_refused_by_its_parameters(
     other = _manager(run, finetuned)
     other._state._method = _With(run.method, {"roles.student.transformer": torch.nn.Linear(1, 1)})
     with pytest.raises(
-        CheckpointError, match=r"checkpoint-1 does not fit .*models\.student differ:"
+        CheckpointError, match=r"checkpoint-1 does not fit .*models\.student differs in"
     ):
         other.maybe_resume(resume_from_checkpoint="latest")
     sgd = torch.optim.SGD(run.method.student.transformer.parameters())
