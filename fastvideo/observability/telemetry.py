@@ -52,7 +52,12 @@ class StepMetrics:
         self._wait = instruments.histogram("fastvideo_training_dataloader_time_seconds")
 
     def finished(self, root: FinishedRoot) -> None:
-        """Counts a step or an event that ended."""
+        """Counts a step or an event that ended.
+
+        What a signal or Ctrl-C ends was stopped, and is neither finished nor an error.
+        """
+        if root.error is not None and not issubclass(root.error, Exception):
+            return
         seconds = root.duration_ns / _NS_PER_S
         if root.region == REQUEST_REGION and root.error is not None:
             failed = self._instruments.counter(

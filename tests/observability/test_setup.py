@@ -194,6 +194,18 @@ def test_an_error_is_counted_by_type() -> None:
     assert samples['fastvideo_training_steps_total{rank="0",run="e"}'] == 0
 
 
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_a_step_that_was_stopped_is_no_error(stop: type[BaseException]) -> None:
+    """Who ends a run is not told of exceptions in its steps; the step is not counted either."""
+    telemetry = observability.start(_config(), run_name="e")
+    with pytest.raises(stop), profiler_region(STEP, step=1):
+        raise stop
+    samples = _scrape(telemetry.metrics_url)
+    errors = {v for k, v in samples.items() if k.startswith("fastvideo_training_errors_total")}
+    assert errors == {0}
+    assert samples['fastvideo_training_steps_total{rank="0",run="e"}'] == 0
+
+
 def test_requests_that_are_expected_are_there_at_zero() -> None:
     """A series that began with its first request would never show it as an increase."""
     telemetry = observability.start(_config(), run_name="r")

@@ -174,7 +174,10 @@ def _progress() -> tuple[Panel, ...]:
     per_step = queries.steps(by="run", where=queries.RANKS)
     furthest = f"max by (run) ({_STEP_NUMBER}{{{queries.RUNS}}})"
     own = f"max by (run, rank) ({_STEP_NUMBER}{{{queries.RANKS}}})"
-    replicas = queries.wait_per_step(where=f'{queries.RANKS},collective="all_reduce"')
+    ranks_steps = queries.steps(by="run, rank", where=queries.RANKS)
+    exchanging = queries.rate(
+        queries.WAIT, by="run, rank", where=f'{queries.RANKS},collective="all_reduce"'
+    )
     return (
         lines(
             "Waiting per step, by collective",
@@ -199,7 +202,7 @@ def _progress() -> tuple[Panel, ...]:
             "gradients between replicas, of each chosen rank per step. The replica whose ranks "
             "wait least is the slow one; high on all ranks: the network between replicas.",
             Target(
-                f"{replicas} > 0",
+                f"{exchanging} / {ranks_steps} > 0",
                 "rank {{rank}} · {{run}}",
                 min_interval=SMOOTH,
                 may_be_empty=_NO_REPLICAS,

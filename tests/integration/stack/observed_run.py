@@ -46,7 +46,7 @@ def _call(command: list[str], env: dict[str, str]) -> None:
 
 
 class ShortRun:
-    """A run of one process that ends well after some seconds, see `short_run`.
+    """A run of one process that ends well after some seconds, or when told to, see `short_run`.
 
     Args:
         targets: Directory for its target files.

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 RUN = "faulty"
 SHORT_RUN = "ended-well"
 SHORT_STEPS = 40
+STOPPED_RUN = "stopped-by-hand"
 FACTOR = 60.0
 SECONDS = ("300", "1800")
 """Numbers of the rules that are seconds: five minutes, half an hour."""
@@ -52,6 +53,7 @@ class Scenario:
         prometheus: It is still there.
         webhook: What Alertmanager sent.
         run: The run.
+        stopped: Another one, which is stopped in the middle.
         started: Unix time at which everything was started.
         began: Unix time at which each phase began.
         answers: What the dashboards' queries returned, by the phase they were asked in.
@@ -63,6 +65,7 @@ class Scenario:
     prometheus: LivePrometheus
     webhook: Webhook
     run: ObservedRun
+    stopped: ShortRun
     started: float = field(default_factory=time.time)
     began: dict[str, float] = field(default_factory=dict)
     answers: dict[str, list[Answer]] = field(default_factory=dict)
@@ -143,6 +146,7 @@ def _healthy(scenario: Scenario) -> None:
 
 
 def _slow_rank(scenario: Scenario) -> None:
+    scenario.stopped.process.terminate()
     scenario.begin("slow rank", {"0": {"backward_s": 0.8}})
     scenario.await_alert("FastVideoStraggler")
     scenario.late["slow rank"] = scenario.value(f'rank:fastvideo_late_ratio:mean10m{{run="{RUN}"}}')
@@ -216,6 +220,7 @@ class Stack:
             )
             self._keep(RecordedRun(prometheus))
             self._keep(ShortRun(prometheus.targets, SHORT_RUN, SHORT_STEPS))
+            stopped = self._keep(ShortRun(prometheus.targets, STOPPED_RUN, 1_000_000))
             run = self._keep(
                 ObservedRun(
                     directory / "run",
@@ -229,7 +234,7 @@ class Stack:
         except BaseException:
             self.close()
             raise
-        self.scenario = Scenario(prometheus, webhook, run)
+        self.scenario = Scenario(prometheus, webhook, run, stopped)
 
     def _keep(self, part: Any) -> Any:
         self._closing.append(part)

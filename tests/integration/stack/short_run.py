@@ -1,4 +1,4 @@
-"""A run of one process that takes some steps and ends well: a plain loop with regions."""
+"""A run of one process that takes some steps, or is stopped before: a plain loop with regions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 
 from fastvideo import observability
 from fastvideo.profiler import profiler_region
+from fastvideo.train.entrypoint.termination import Terminated, terminate_by_exception
 
 
 def main(name: str, steps: int) -> None:
@@ -18,15 +19,24 @@ def main(name: str, steps: int) -> None:
     """
     telemetry = observability.start(run_name=name)
     telemetry.describe(method="sleep", model="none")
-    for step in range(1, steps + 1):
-        with profiler_region("training_train_one_step", step=step):
-            with profiler_region("training_dataloader"):
-                time.sleep(0.001)
-            with profiler_region("training_forward"):
-                time.sleep(0.2)
-        telemetry.record_step({"loss": 1 / step, "dataloader_time_sec": 0.001}, losses=["loss"])
+    try:
+        for step in range(1, steps + 1):
+            _take_step(telemetry, step)
+    except Terminated as stop:
+        telemetry.shutdown(error=stop, stopped=True, linger=True)
+        raise
     telemetry.shutdown(linger=True)  # until the end has been scraped
 
 
+def _take_step(telemetry: observability.Telemetry, step: int) -> None:
+    with profiler_region("training_train_one_step", step=step):
+        with profiler_region("training_dataloader"):
+            time.sleep(0.001)
+        with profiler_region("training_forward"):
+            time.sleep(0.2)
+    telemetry.record_step({"loss": 1 / step, "dataloader_time_sec": 0.001}, losses=["loss"])
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    with terminate_by_exception():
+        main(sys.argv[1], int(sys.argv[2]))

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from live_stack import RULES
 from recorded_run import NAME as RECORDED
-from scenario import RUN, SHORT_RUN, Scenario, Stack, play
+from scenario import RUN, SHORT_RUN, STOPPED_RUN, Scenario, Stack, play
 
 from fastvideo.dashboards import all_dashboards, expressions
 
@@ -59,17 +59,29 @@ def test_each_alert_fires_in_its_own_phase_and_no_other_does(scenario: Scenario)
 
 # Prometheus takes up to five real seconds to forget a target, which are five minutes here.
 @pytest.mark.parametrize(
-    ("run", "artefacts"), [(RECORDED, set()), (SHORT_RUN, {"FastVideoTargetDown"})]
+    ("run", "artefacts"),
+    [
+        (RECORDED, set()),
+        (SHORT_RUN, {"FastVideoTargetDown"}),
+        (STOPPED_RUN, {"FastVideoTargetDown"}),
+    ],
 )
 def test_a_healthy_run_beside_it_alerts_nobody(
     scenario: Scenario, run: str, artefacts: set[str]
 ) -> None:
-    """One goes well all the time, and one has ended well before the faults begin."""
+    """One goes well all the time, one has ended well before the faults begin, one was stopped."""
     steps = scenario.prometheus.client.instant(
         f'last_over_time(fastvideo_training_steps_total{{run="{run}"}}[10m])', at=time.time()
     )
     assert min(one.values[-1] for one in steps) >= 30
     assert set(scenario.first_fired(run)) <= artefacts
+
+
+def test_a_run_that_was_stopped_has_said_so(scenario: Scenario) -> None:
+    """SIGTERM ended it, and what Prometheus knows last of it is that it is not active."""
+    assert scenario.stopped.process.wait(30) == 143
+    ended = f'last_over_time(fastvideo_run_active{{run="{STOPPED_RUN}"}}[10m])'
+    assert scenario.value(ended) == {"0": 0.0}
 
 
 def late_rank(scenario: Scenario, phase: str) -> tuple[str, bool]:
