@@ -176,7 +176,9 @@ def _circumstances(
         yield f"{result.recomputed} records of recomputation are left out (--recompute)"
     for name, file in zip("AB", files, strict=True):
         if file.torn:
-            yield f"{name} ends in the middle of a line: its process was killed"
+            yield (
+                f"{name} ends in the middle of a line: its process was killed, or its disk was full"
+            )
 
 
 def _names(steps: list[StepKey]) -> str:

@@ -86,9 +86,14 @@ def make_console(stream: IO[str] | None = None, *, widest: int | None = MAX_WIDT
     """
     from rich.console import Console  # noqa: PLC0415 - optional, and only help needs it
 
-    console = Console(file=stream, highlight=False)
+    class OurConsole(Console):
+        def on_broken_pipe(self) -> None:
+            """Leaves it to the command line, where rich would exit with status 1."""
+            raise BrokenPipeError
+
+    console = OurConsole(file=stream, highlight=False)
     if widest is not None and console.width > widest:
-        console = Console(file=stream, highlight=False, width=widest)
+        console = OurConsole(file=stream, highlight=False, width=widest)
     return console
 
 

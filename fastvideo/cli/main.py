@@ -7,6 +7,7 @@ heavy is imported before a command runs, so help appears at once.
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,7 @@ COMMANDS = (
 _DESCRIPTION = "Train video diffusion models and see where every step's time goes."
 _EPILOG = "Each command has its own help: fastvideo COMMAND --help"
 _USAGE_ERROR = 2
+_BROKEN_PIPE = 128 + 13  # as a shell reports a program that SIGPIPE ended
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -69,7 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit status: 0 for success, 2 for a mistake of the caller or a file that cannot be read
-        or written, which is one line on standard error. Anything unexpected leaves as an exception
+        or written, which is one line on standard error; 130 after Ctrl-C, and 141 where nobody
+        reads the output any more. Anything unexpected leaves as an exception
         with its traceback.
     """
     parser = build_parser()
@@ -81,7 +84,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error_in(args.command, f"unrecognized arguments: {' '.join(rest)}")
     args.rest = rest
     try:
-        return int(args.run(args))
+        status = int(args.run(args))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _forget_stdout()
+        return _BROKEN_PIPE
     except (FastVideoError, FileNotFoundError) as error:
         sys.stderr.write(f"error: {error}\n")
         return _USAGE_ERROR
@@ -94,3 +101,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return 130
+    return status
+
+
+def _forget_stdout() -> None:
+    """Lets the interpreter flush its output in peace, which nobody reads any more."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

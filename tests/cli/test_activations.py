@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -280,6 +281,19 @@ def test_it_needs_no_torch(tmp_path: Path) -> None:
     )
     argv = ["activations", "diff", _write(tmp_path / "a"), _write(tmp_path / "b")]
     subprocess.run([sys.executable, "-c", program, *argv], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("option", ["--limit=0", "--json"])
+def test_output_that_nobody_reads_is_no_error(tmp_path: Path, option: str) -> None:
+    """As that of `| head`: the end is silent, whether much or little was to be said."""
+    layers = [f"blocks.{number}" for number in range(200)]
+    files = _write(tmp_path / "a", layers=layers), _write(tmp_path / "b", layers=layers[:1])
+    command = [sys.executable, "-m", "fastvideo", "activations", "diff", *files, option]
+    read, write = os.pipe()
+    os.close(read)
+    run = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (run.returncode, run.stderr) == (141, "")
 
 
 def test_without_an_action_it_is_help(capsys: pytest.CaptureFixture[str]) -> None:
