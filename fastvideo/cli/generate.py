@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fastvideo import envs
 from fastvideo.errors import ConfigError
+from fastvideo.logger import init_logger
 
 if TYPE_CHECKING:
     import argparse
 
     from fastvideo.pipelines.generation import GenerationResult
     from fastvideo.pipelines.sampling_param import SamplingParam
+
+logger = init_logger(__name__)
 
 _DESCRIPTION = """\
 Makes videos of prompts with a model in diffusers layout.
@@ -105,15 +108,11 @@ def run(args: argparse.Namespace) -> int:
     if len(prompts) == 1:
         _check_prompt(prompts[0][0])
     request.output["return_frames"] = False  # nobody looks at them, and many are much memory
-    from fastvideo.logger import configure_logging  # noqa: PLC0415 - after what may be mistaken
-    from fastvideo.observability.logs import log_formatter  # noqa: PLC0415 - as above
-    from fastvideo.pipelines.video_generator import (  # noqa: PLC0415 - as above
+    _begin_logging()
+    from fastvideo.pipelines.video_generator import (  # noqa: PLC0415 - after what may be mistaken
         VideoGenerator,
         generator_config,
     )
-
-    form = log_formatter(envs.FASTVIDEO_LOG_FORMAT, rank=0)
-    configure_logging(envs.FASTVIDEO_LOG_LEVEL, rank=0, formatter=form)
     from fastvideo.train.entrypoint.termination import (  # noqa: PLC0415 - as above
         terminate_by_exception,
     )
@@ -127,6 +126,22 @@ def run(args: argparse.Namespace) -> int:
         answer = generator.generate(request, on_result=_print_files)
     results = answer if isinstance(answer, list) else [answer]
     return 1 if any(result.error is not None for result in results) else 0
+
+
+def _begin_logging() -> None:
+    from fastvideo.logger import configure_logging  # noqa: PLC0415 - as in run
+    from fastvideo.observability.logs import log_formatter  # noqa: PLC0415 - as in run
+    from fastvideo.profiler import ranks  # noqa: PLC0415 - as in run
+
+    rank, size = ranks.current_rank(), ranks.current_world_size()
+    form = log_formatter(envs.FASTVIDEO_LOG_FORMAT, rank=rank)
+    configure_logging(envs.FASTVIDEO_LOG_LEVEL, rank=rank, formatter=form)
+    if rank == 0 and size > 1:
+        logger.warning(
+            "each of the %d ranks makes every prompt: start processes on their own instead, and "
+            "give each its own prompts",
+            size,
+        )
 
 
 def _overrides(args: argparse.Namespace) -> dict[str, Any]:

@@ -112,6 +112,19 @@ def test_files_are_named_as_they_are_written(
     assert observability.active() is None
 
 
+def test_ranks_are_warned_that_they_all_make_the_same(
+    model: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing divides prompts among them."""
+    monkeypatch.setattr("fastvideo.profiler.ranks.current_world_size", lambda: 4)
+    words = ["--model-path", model, "--prompt", "a", *SMALL, "--output-path", str(tmp_path)]
+    assert cli.main(["generate", *words]) == 0
+    assert "each of the 4 ranks makes every prompt" in caplog.text
+
+
 def test_a_run_file_with_overrides(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
