@@ -419,7 +419,7 @@ def _refuse_strangers(a: ActivationFile, b: ActivationFile, result: ActivationDi
             f"and {sorted(b.modules)}): {_why_strangers(a, b, result)}"
         )
         raise DataError(message)
-    if not result.compared and not result.layers and result.steps_only_in_a:
+    if not result.compared and not result.layers:
         _refuse_other_steps(a, b, result)
     if result.compared and result.without_numbers == result.compared:
         message = (
@@ -440,7 +440,15 @@ def _refuse_missing_roles(file: ActivationFile, asked: Iterable[str]) -> None:
 
 
 def _refuse_other_steps(a: ActivationFile, b: ActivationFile, result: ActivationDiff) -> None:
-    if result.steps_only_in_b:
+    if result.same:
+        what = (
+            "no tensor but those of recomputation: compare these with --recompute"
+            if result.recomputed
+            else "no tensor: the models were not called, or in no step of FASTVIDEO_TRACE_STEPS"
+        )
+        message = f"{a.path} and {b.path} have {what}"
+        raise DataError(message)
+    if result.steps_only_in_a and result.steps_only_in_b:
         first, second = next(iter(result.steps_only_in_a)), next(iter(result.steps_only_in_b))
         message = (
             f"{a.path} and {b.path} have no step in common: the first begins with "

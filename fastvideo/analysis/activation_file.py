@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
 from fastvideo.errors import DataError
 
@@ -12,10 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+T = TypeVar("T")
+
 STATISTICS: Final = ("abs_mean", "std", "mean", "sum", "min", "max")
 """Numbers of a record that can be compared, the most telling first."""
 
 _VERSION: Final = 1
+_LONGEST_HEADER: Final = 1 << 20
 
 
 class StepKey(NamedTuple):
@@ -111,10 +115,16 @@ class ActivationFile:
             raise FileNotFoundError(message)
         try:
             with path.open("rb") as lines:
-                self.header = _parse(lines.readline(), path, 1)
+                first = lines.readline(_LONGEST_HEADER)
         except OSError as error:
             message = f"{path} cannot be read: {error.strerror}"
             raise DataError(message) from error
+        if not first:
+            message = f"{path} is empty: no trace of activations was begun in it"
+            raise DataError(message)
+        self.header = _parse(first, path, 1)
+        if not isinstance(self.header.get("versions"), dict):
+            self.header["versions"] = {}
         if self.header.get("kind") != "header":
             message = (
                 f"{path} is no trace of activations: its first line is no header. "
@@ -141,36 +151,57 @@ class ActivationFile:
                     self.torn = True
                     return
                 fields = _parse(line, self.path, number)
-                if fields.get("kind") == "model":
-                    names = frozenset(fields["modules"])
-                    self.modules[fields["role"]] = names | self.modules.get(
-                        fields["role"], frozenset()
-                    )
-                    continue
                 try:
-                    yield _record(fields)
+                    if fields.get("kind") == "model":
+                        self._add_model(fields)
+                        continue
+                    record = _record(fields)
                 except (KeyError, TypeError, ValueError) as error:
                     message = f"{self.path}, line {number}: no record: {error!r}"
                     raise DataError(message) from error
+                yield record
+
+    def _add_model(self, fields: dict[str, Any]) -> None:
+        role, names = _checked(fields["role"], str), _checked(fields["modules"], list)
+        self.modules[role] = frozenset(names) | self.modules.get(role, frozenset())
 
 
 def _record(fields: dict[str, Any]) -> ActivationRecord:
+    step = fields["step"]
     return ActivationRecord(
         key=RecordKey(
-            StepKey(fields.get("loop", ""), fields["step"], fields.get("entry", 0)),
-            fields["role"],
-            fields["module"],
-            fields["call"],
-            fields["tensor"],
-            fields.get("recompute", False),
+            StepKey(
+                _checked(fields.get("loop", ""), str),
+                step if step is None else _checked(step, int),
+                _checked(fields.get("entry", 0), int),
+            ),
+            _checked(fields["role"], str),
+            _checked(fields["module"], str),
+            _checked(fields["call"], int),
+            _checked(fields["tensor"], str),
+            _checked(fields.get("recompute", False), bool),
         ),
-        shape=tuple(fields["shape"]),
-        dtype=fields["dtype"],
-        numel=fields["numel"],
-        values={name: fields[name] for name in STATISTICS if name in fields},
-        nonfinite=fields.get("nonfinite", {}),
-        problem=fields.get("problem", ""),
+        shape=tuple(_checked(fields["shape"], list)),
+        dtype=_checked(fields["dtype"], str),
+        numel=_checked(fields["numel"], int),
+        values={name: _number(fields[name]) for name in STATISTICS if name in fields},
+        nonfinite=_checked(fields.get("nonfinite", {}), dict),
+        problem=_checked(fields.get("problem", ""), str),
     )
+
+
+def _checked(value: Any, kind: type[T]) -> T:  # noqa: ANN401 - whatever the file holds
+    if isinstance(value, kind):
+        return value
+    message = f"expected {kind.__name__}, got {value!r}"
+    raise TypeError(message)
+
+
+def _number(value: Any) -> float | None:  # noqa: ANN401 - whatever the file holds
+    if value is not None and not math.isfinite(value):
+        message = f"{value!r} is out of range"
+        raise ValueError(message)
+    return value  # type: ignore[no-any-return]
 
 
 def _refuse(token: str) -> NoReturn:

@@ -45,7 +45,7 @@ PIPELINES: Final[dict[str, type[ComposedPipelineBase]]] = {
 }
 """By the name that ``model_index.json`` has for them."""
 
-_EXPECTED: Final = (FastVideoError, torch.OutOfMemoryError)
+_EXPECTED: Final = (FastVideoError, MemoryError, torch.OutOfMemoryError)
 """What a prompt may fail with without the others suffering."""
 
 

@@ -214,3 +214,13 @@ def test_traces_without_a_common_step_cannot_be_compared(traces: Any) -> None:
     with pytest.raises(DataError, match="begins with 'denoising step 0', the second with 'step 0'"):
         traces.diff(records, [traces.record(0, "a")])
     assert not traces.diff(records, []).same
+
+
+def test_traces_of_nothing_are_not_the_same(traces: Any) -> None:
+    """So that a check in CI does not pass because nothing was traced."""
+    with pytest.raises(DataError, match="have no tensor: the models were not called"):
+        traces.diff([], [])
+    again = [traces.record(0, "a", recompute=True)]
+    with pytest.raises(DataError, match="compare these with --recompute"):
+        traces.diff(again, again)
+    assert traces.diff(again, again, with_recompute=True).same

@@ -41,7 +41,7 @@ def test_the_last_line_may_be_torn(traces: Any) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "line 1 is damaged"),
+        (b"", "is empty: no trace of activations was begun in it"),
         (b"\xff\xfe\n", "line 1 is damaged"),
         (b"[1]\n", "line 1 is no object"),
         (b'{"module": "a"}\n', "its first line is no header"),
@@ -63,10 +63,39 @@ def test_missing_files_and_directories(tmp_path: Path) -> None:
         ActivationFile(tmp_path)
 
 
-@pytest.mark.parametrize("line", ['{"module": "a"}', '{"sum": NaN}', "{", '"text"'])
+RECORD = (
+    '{"module": "a", "tensor": "out", "step": 1, "call": 0, "role": "student", '
+    '"shape": [2], "dtype": "torch.float32", "numel": 2, "abs_mean": 1.0}'
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"module": "a"}',
+        '{"sum": NaN}',
+        "{",
+        '"text"',
+        '{"kind": "model"}',
+        '{"kind": "model", "role": "student", "modules": 3}',
+        RECORD.replace("1.0", "1e999"),
+        RECORD.replace("1.0", '"1.0"'),
+        RECORD.replace('"step": 1', '"step": "1"'),
+        RECORD.replace("[2]", "2"),
+        RECORD.replace('"a"', "[]"),
+    ],
+)
 def test_a_damaged_line_is_named(traces: Any, line: str) -> None:
     """By its number; NaN is no JSON."""
     path = traces.write("t", [traces.record(1, "a")]).path
     path.write_text(path.read_text() + line + "\n")
     with pytest.raises(DataError, match="line 4"):
         list(ActivationFile(path).records())
+
+
+def test_a_record_of_a_file_from_elsewhere(traces: Any) -> None:
+    """What is left out and what is unknown do no harm."""
+    path = traces.write("t", []).path
+    path.write_text(path.read_text() + RECORD.replace("{", '{"new": [], ', 1) + "\n")
+    (record,) = ActivationFile(path).records()
+    assert (record.key.module, record.shape, record.values) == ("a", (2,), {"abs_mean": 1.0})
