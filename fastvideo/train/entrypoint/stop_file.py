@@ -87,3 +87,20 @@ def was_stopped(error: BaseException, *, world_size: int, settle_s: float = _SET
             return False
         time.sleep(_POLL_S)
     return True
+
+
+def stopping_for_s(error: BaseException) -> float:
+    """Returns since when the run has been stopping, in seconds of those that it may take.
+
+    Args:
+        error: What ended the run in this process. A step that was finished and saved first has a
+            time of its own; else a signal may have waited for a device before it got here.
+    """
+    since_s = time.monotonic() - error.at if isinstance(error, Terminated) else 0.0
+    if isinstance(error, Terminated) and error.agreed:
+        return since_s
+    with suppress(OSError):
+        if envs.FASTVIDEO_STOP_FILE:
+            asked_at = Path(envs.FASTVIDEO_STOP_FILE).stat().st_mtime
+            since_s = max(since_s, time.time() - asked_at)
+    return since_s

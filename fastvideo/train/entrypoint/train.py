@@ -16,7 +16,6 @@ import os
 import sys
 import tempfile
 import threading
-import time
 import warnings
 from contextlib import nullcontext
 from functools import partial
@@ -46,7 +45,7 @@ from fastvideo.train.checkpoint.manager import CheckpointConfig, CheckpointManag
 from fastvideo.train.entrypoint.arguments import TrainArguments, parse_arguments
 from fastvideo.train.entrypoint.mistakes import tell_mistake
 from fastvideo.train.entrypoint.peers import PeerConnections
-from fastvideo.train.entrypoint.stop_file import was_stopped
+from fastvideo.train.entrypoint.stop_file import stopping_for_s, was_stopped
 from fastvideo.train.entrypoint.stop_request import StopRequest
 from fastvideo.train.entrypoint.termination import (
     Terminated,
@@ -182,10 +181,9 @@ def _end(
             _close(controller, telemetry, None)
         return
     stopped = was_stopped(error, world_size=get_world_size())
-    began = error.at if isinstance(error, Terminated) else time.monotonic()
     final_scrape_s = telemetry.config.final_scrape_s if telemetry is not None else 0
-    longest_s = began + pending_s(final_scrape_s) - _MARGIN_S - time.monotonic()
-    closing_s = _CLOSING_S + (longest_s if stopped else 0.0)
+    longest_s = pending_s(final_scrape_s) - _MARGIN_S - stopping_for_s(error)
+    closing_s = _CLOSING_S + (max(longest_s, 0.0) if stopped else 0.0)
     with (
         nullcontext() if isinstance(error, Terminated) else termination.closing(closing_s),
         termination.waiting(telemetry.stop_lingering) if telemetry else nullcontext(),

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from fastvideo.train.entrypoint.stop_file import VARIABLE, StopFile, was_stopped
+from fastvideo.train.entrypoint.stop_file import (
+    VARIABLE,
+    StopFile,
+    stopping_for_s,
+    was_stopped,
+)
 from fastvideo.train.entrypoint.termination import Terminated
 
 ASKED = Terminated(signal.SIGTERM)
@@ -71,3 +78,22 @@ def test_a_file_that_cannot_be_written_is_no_failure(monkeypatch: pytest.MonkeyP
     stop_file.write()
     stop_file.remove()
     assert environ == {}
+
+
+def test_the_time_runs_from_when_the_launcher_was_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank that waits for its device hears of a signal late; saving has its own time."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+    asked, saved = Terminated(signal.SIGTERM), Terminated(signal.SIGTERM, agreed=True)
+    asked.at, saved.at = time.monotonic() - 3, time.monotonic() - 2
+    assert stopping_for_s(asked) == pytest.approx(3, abs=1)
+    assert stopping_for_s(RuntimeError("broken")) == 0
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "stopped"))
+    assert stopping_for_s(asked) == pytest.approx(3, abs=1)
+    (tmp_path / "stopped").touch()
+    long_ago = time.time() - 100
+    os.utime(tmp_path / "stopped", (long_ago, long_ago))
+    assert stopping_for_s(asked) == pytest.approx(100, abs=1)
+    assert stopping_for_s(RuntimeError("a peer is gone")) == pytest.approx(100, abs=1)
+    assert stopping_for_s(saved) == pytest.approx(2, abs=1)
