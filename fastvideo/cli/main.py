@@ -7,6 +7,7 @@ heavy is imported before a command runs, so help appears at once.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -75,6 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         reads the output any more. Anything unexpected leaves as an exception
         with its traceback.
     """
+    _escape_what_cannot_be_printed()
     parser = build_parser()
     args, rest = parser.parse_known_args(sys.argv[1:] if argv is None else list(argv))
     if args.command is None:
@@ -102,6 +104,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write("interrupted\n")
         return 130
     return status
+
+
+def _escape_what_cannot_be_printed() -> None:
+    """Lets no name of a file or layer end a command in a terminal of another encoding."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _forget_stdout() -> None:

@@ -117,13 +117,16 @@ def _steps(text: str) -> tuple[tuple[int, int], ...]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         first, dash, last = part.partition("-")
         try:
-            ranges.append((int(first), int(last if dash else first)))
-        except ValueError as error:
+            begin, end = int(first), int(last if dash else first)
+        except ValueError:
+            begin, end = 1, 0
+        if begin > end:
             message = (
                 f"environment variable {_STEPS}={text!r}: expected steps such as 0,5 or 10-12, "
                 f"got {part!r}"
             )
-            raise ConfigError(message) from error
+            raise ConfigError(message)
+        ranges.append((begin, end))
     return tuple(ranges)
 
 

@@ -296,6 +296,21 @@ def test_output_that_nobody_reads_is_no_error(tmp_path: Path, option: str) -> No
     assert (run.returncode, run.stderr) == (141, "")
 
 
+def test_a_terminal_without_the_characters_has_them_escaped(tmp_path: Path) -> None:
+    """Names of files and layers are no reason to fail."""
+    layers = ["blöcke.0"]
+    files = _write(tmp_path / "ä", layers=layers), _write(tmp_path / "b", layers=layers, sum=1)
+    run = subprocess.run(
+        [sys.executable, "-m", "fastvideo", "activations", "diff", *files],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert r"A  " in run.stdout
+    assert r"/\xe4  (run r" in run.stdout
+
+
 def test_without_an_action_it_is_help(capsys: pytest.CaptureFixture[str]) -> None:
     """That lists what there is."""
     assert cli.main(["activations"]) == 0

@@ -61,6 +61,8 @@ def test_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         ("ACTIVATIONS", "maybe", "FASTVIDEO_TRACE_ACTIVATIONS='maybe' cannot be used"),
         ("LAYERS", "(", r"FASTVIDEO_TRACE_LAYERS='\(' is no regular expression"),
         ("STEPS", "1,two", "FASTVIDEO_TRACE_STEPS='1,two': expected steps .* got 'two'"),
+        ("STEPS", "5-2", "FASTVIDEO_TRACE_STEPS='5-2': expected steps .* got '5-2'"),
+        ("OUTPUT", "~no such user/t", "FASTVIDEO_TRACE_OUTPUT='~no such user/t': there is no such"),
         ("STEPS", "-3", "got '-3'"),
     ],
 )

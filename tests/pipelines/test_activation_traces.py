@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from fastvideo.analysis import ActivationFile, ActivationRecord
+from fastvideo.analysis import ActivationFile, ActivationRecord, Tolerances, diff_activations
 from fastvideo.dataset.encoders import load_transformer
 from fastvideo.hooks.activation_trace import attach_activation_trace, detach_activation_trace
 from fastvideo.pipelines.basic.wan.wan_dmd_pipeline import WanDMDPipeline
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from fastvideo.analysis import ActivationDiff
     from fastvideo.pipelines.composed_pipeline_base import ComposedPipelineBase
     from fastvideo.pipelines.forward_batch import ForwardBatch
 
@@ -81,6 +82,31 @@ def test_both_experts_are_traced(tiny_model: Path, trace_file: Path) -> None:
     file = ActivationFile(trace_file)
     assert list(file.records()) == []
     assert set(file.modules) == {"transformer", "transformer_2"}
+
+
+def test_a_student_can_be_compared_with_the_transformer_of_a_pipeline(
+    tiny_model: Path, new_batch: Callable[..., ForwardBatch], trace_file: Path
+) -> None:
+    """As in validation, where the pipeline samples what the trainer traces under another role."""
+    _records(WanPipeline.from_pretrained(tiny_model), new_batch(), trace_file)
+    expected = trace_file.rename(trace_file.with_name("transformer.jsonl"))
+    student = load_transformer(tiny_model)
+
+    def compared() -> ActivationDiff:
+        trace = attach_activation_trace(student, role="student")
+        pipeline = WanPipeline.from_pretrained(tiny_model, loaded_modules={"transformer": student})
+        pipeline.forward(new_batch())
+        detach_activation_trace(trace)
+        files = ActivationFile(expected), ActivationFile(trace_file)
+        return diff_activations(*files, Tolerances.parse(), roles={"transformer": "student"})
+
+    result = compared()
+    assert (result.same, result.compared) == (True, 6)
+    with torch.no_grad():
+        student.blocks[1].ffn.net[2].weight.mul_(1.01)
+    result = compared()
+    assert result.first is not None
+    assert (result.first.key.role, result.first.key.module) == ("transformer", "blocks.1")
 
 
 def test_off_attaches_nothing(tiny_model: Path) -> None:
