@@ -91,6 +91,8 @@ class _RegionTimes:
 
     def total_ns(self) -> int:
         """Returns the duration of all finished entries."""
+        if not self.timers:  # most regions are entered in some methods only
+            return self.sampled_ns
         return self.sampled_ns + sum([timer.total_ns for timer in tuple(self.timers)])
 
     def timed_count(self) -> int:
