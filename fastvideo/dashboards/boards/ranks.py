@@ -26,6 +26,7 @@ _UID: Final = "fastvideo-ranks"
 _STEP_NUMBER: Final = "fastvideo_training_step"
 _TO_RANK: Final = link_to("fastvideo-step", title="Steps of this rank", choose=("run", "rank"))
 _NO_REPLICAS: Final = "no replicas that exchange gradients (hsdp_replicate_dim is 1)"
+_NO_WAIT: Final = "no rank waits for another one"
 _NAMED: Final = (("textMode", "value_and_name"),)
 
 
@@ -187,12 +188,14 @@ def _progress() -> tuple[Panel, ...]:
             "rewards: what ranks of DMD2 and of DiffusionNFT agree on. grad_norm comes last in a "
             "step and collects what the others left; all of them high on all ranks: the network.",
             Target(
-                f"{kinds} / on (run) group_left () {per_step}",
+                f"{kinds} / on (run) group_left () {per_step} > 0",
                 "{{collective}} · {{run}}",
                 min_interval=SMOOTH,
+                may_be_empty=_NO_WAIT,
             ),
             unit="s",
             minimum=0,
+            no_value=_NO_WAIT,
             width=8,
         ),
         lines(
