@@ -17,6 +17,9 @@ logger = init_logger(__name__)
 
 # Shuffled reading fetches a whole row group for one row, so a group holds few large rows.
 _ROW_GROUP_BYTES = 8 * 2**20
+# Random numbers in float32 lose a twelfth in zstd, which costs readers as much as all the rest.
+_WORTH_COMPRESSING = 0.9
+_TRIED_BYTES = 2**20
 _CHUNK_NAME = re.compile(r"data_chunk_(\d+)\.parquet")
 
 
@@ -33,7 +36,7 @@ class ParquetDatasetWriter:
     Args:
         out_dir: Directory of the data set, created when the first file is written.
         samples_per_file: Rows per file.
-        compression: Parquet codec.
+        compression: Parquet codec; see :func:`write_parquet_atomically`.
 
     Raises:
         ValueError: ``samples_per_file`` is less than 1.
@@ -133,6 +136,12 @@ def write_parquet_atomically(table: pa.Table, path: Path, *, compression: str = 
 
     Row groups are small, so that a shuffled reader fetches little it does not need. Pages carry
     checksums: most flipped bits in compressed numbers give other numbers and no error otherwise.
+    Tensors that compression makes smaller by less than a tenth are stored as they are.
+
+    Args:
+        table: The rows.
+        path: The file.
+        compression: Parquet codec, ``"none"`` for no compression.
 
     Raises:
         OSError: The file could not be written; the temporary file is removed.
@@ -142,7 +151,7 @@ def write_parquet_atomically(table: pa.Table, path: Path, *, compression: str = 
         pq.write_table(
             table,
             temporary,
-            compression=compression,
+            compression=column_codecs(table, compression),
             row_group_size=row_group_size(table),
             # A dictionary of values that never come twice would be one more copy for readers.
             use_dictionary=[name for name in table.column_names if not name.endswith("_bytes")],
@@ -155,6 +164,33 @@ def write_parquet_atomically(table: pa.Table, path: Path, *, compression: str = 
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
+
+
+def column_codecs(table: pa.Table, compression: str) -> dict[str, str]:
+    """Returns the codec of every column, by the path that parquet gives it.
+
+    Args:
+        table: The rows; the first one decides for a tensor.
+        compression: The codec of columns that it makes smaller.
+    """
+    codecs = {}
+    for field in table.schema:
+        is_list = pa.types.is_list(field.type) or pa.types.is_large_list(field.type)
+        keep = field.name.endswith("_bytes") and not shrinks(table[field.name], compression)
+        codecs[f"{field.name}.list.element" if is_list else field.name] = (
+            "none" if keep else compression
+        )
+    return codecs
+
+
+def shrinks(column: pa.ChunkedArray, compression: str) -> bool:
+    """Returns whether a codec makes the first bytes of a column smaller by a tenth or more."""
+    codec = compression.lower()
+    first = next((value for value in column.slice(0, 1) if value.is_valid), None)
+    if first is None or codec == "none" or not pa.Codec.is_available(codec):
+        return True
+    tried = first.as_buffer()[:_TRIED_BYTES]
+    return len(pa.compress(tried, codec)) <= _WORTH_COMPRESSING * len(tried)
 
 
 def row_group_size(table: pa.Table) -> int:

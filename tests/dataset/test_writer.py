@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
-from fastvideo.dataset import ParquetDatasetWriter
+from fastvideo.dataset import (
+    ParquetDatasetWriter,
+    pyarrow_schema_text_only,
+    records_to_table,
+    text_only_record_creator,
+)
 from fastvideo.dataset import writer as writer_module
 from fastvideo.dataset.writer import row_group_size, write_parquet_atomically
 from fastvideo.errors import DataError
@@ -78,6 +84,39 @@ def test_files_are_zstd_with_small_row_groups(tmp_path: Path) -> None:
     metadata = pq.read_metadata(_files(tmp_path)[0])
     assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [2, 2]
     assert metadata.row_group(0).column(0).compression == "ZSTD"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "codec"), [(torch.float32, "UNCOMPRESSED"), (torch.bfloat16, "ZSTD")]
+)
+def test_tensors_that_do_not_shrink_are_stored_as_they_are(
+    tmp_path: Path, dtype: torch.dtype, codec: str
+) -> None:
+    """All other columns are compressed, and every tensor is read as it was written."""
+    tensor = torch.randn(100_000, generator=torch.Generator().manual_seed(0)).to(dtype)
+    record = text_only_record_creator("a", tensor.reshape(100, 1000), "caption")
+    path = tmp_path / "a.parquet"
+    write_parquet_atomically(records_to_table([record], pyarrow_schema_text_only), path)
+    group = pq.read_metadata(path).row_group(0)
+    columns = [group.column(i) for i in range(group.num_columns)]
+    found = {column.path_in_schema: column.compression for column in columns}
+    assert found.pop("text_embedding_bytes") == codec
+    assert set(found.values()) == {"ZSTD"}
+    (row,) = pq.read_table(path).to_pylist()
+    assert row["text_embedding_bytes"] == record["text_embedding_bytes"]
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "ZSTD"])
+def test_other_codecs(tmp_path: Path, compression: str) -> None:
+    """Whatever parquet offers is used for what it makes smaller; nulls and empty values do."""
+    data = pa.array([None, b"", bytes(1000)], pa.binary())
+    for number, rows in enumerate((data, data[1:], data[2:], data[:0])):
+        path = tmp_path / f"{number}.parquet"
+        write_parquet_atomically(pa.table({"x_bytes": rows}), path, compression=compression)
+        assert pq.read_table(path)["x_bytes"].to_pylist() == rows.to_pylist()
+    expected = compression.upper().replace("NONE", "UNCOMPRESSED")
+    written = pq.read_metadata(tmp_path / "2.parquet").row_group(0).column(0)
+    assert written.compression == expected
 
 
 def test_row_group_size_is_between_one_and_all_rows() -> None:
