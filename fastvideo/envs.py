@@ -6,6 +6,7 @@ table in the documentation is generated from :data:`VARIABLES` and tested agains
 
 from __future__ import annotations
 
+import difflib
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+PREFIX = "FASTVIDEO_"
+"""What the names of all variables begin with."""
+
+_ALIKE = 0.8
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 
@@ -265,6 +270,22 @@ VARIABLES: dict[str, EnvVar] = {
         ),
     )
 }
+
+
+def misspelled_variables() -> dict[str, str]:
+    """Returns names in the environment that are almost those of variables, each with the right one.
+
+    Other names that begin alike may be those of another program, and are left out.
+    """
+    names = {name.removeprefix(PREFIX): name for name in VARIABLES}
+    found = {}
+    for given in sorted(os.environ):
+        if given.startswith(PREFIX) and given not in VARIABLES:
+            word = given.removeprefix(PREFIX).upper()
+            matches = difflib.get_close_matches(word, names, n=1, cutoff=_ALIKE)
+            if matches:
+                found[given] = names[matches[0]]
+    return found
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - the type depends on the declaration

@@ -52,3 +52,14 @@ def test_every_variable_is_documented_by_one_line() -> None:
         assert variable.help
         assert "\n" not in variable.help
         assert variable.kind in envs._PARSERS
+
+
+def test_misspelled_names_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names that are almost those of variables; others may be another program's."""
+    assert envs.misspelled_variables() == {}
+    for name in ("FASTVIDEO_TRACE_ACTIVATION", "FASTVIDEO_metrics", "FASTVIDEO_SOME_OTHER"):
+        monkeypatch.setenv(name, "1")
+    assert envs.misspelled_variables() == {
+        "FASTVIDEO_TRACE_ACTIVATION": "FASTVIDEO_TRACE_ACTIVATIONS",
+        "FASTVIDEO_metrics": "FASTVIDEO_METRICS",
+    }

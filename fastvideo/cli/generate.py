@@ -94,7 +94,10 @@ def run(args: argparse.Namespace) -> int:
         ConfigError: The run file, an option or an override is wrong, or the only prompt.
         DataError: Files of the model are missing or hold another class of model.
     """
-    from fastvideo.pipelines.generation import GenerationRequest  # noqa: PLC0415 - imports torch
+    from fastvideo.hooks.trace_settings import (  # noqa: PLC0415 - imports torch
+        check_trace_variables,
+    )
+    from fastvideo.pipelines.generation import GenerationRequest  # noqa: PLC0415 - as above
     from fastvideo.pipelines.run_file import load_run_file  # noqa: PLC0415 - as above
     from fastvideo.pipelines.sampling_param import SamplingParam  # noqa: PLC0415 - as above
 
@@ -105,6 +108,7 @@ def run(args: argparse.Namespace) -> int:
     request = GenerationRequest.from_mapping(sections["request"])
     prompts = request.prompts()
     _check_parameters(request.parameters(SamplingParam()))
+    check_trace_variables()
     if len(prompts) == 1:
         _check_prompt(prompts[0][0])
     request.output["return_frames"] = False  # nobody looks at them, and many are much memory
@@ -136,6 +140,8 @@ def _begin_logging() -> None:
     rank, size = ranks.current_rank(), ranks.current_world_size()
     form = log_formatter(envs.FASTVIDEO_LOG_FORMAT, rank=rank)
     configure_logging(envs.FASTVIDEO_LOG_LEVEL, rank=rank, formatter=form)
+    for given, meant in envs.misspelled_variables().items():
+        logger.warning("%s is set, but is no variable: is %s meant?", given, meant)
     if rank == 0 and size > 1:
         logger.warning(
             "each of the %d ranks makes every prompt: start processes on their own instead, and "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from fastvideo import envs
@@ -19,7 +20,8 @@ def add_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type is pr
     parser = subparsers.add_parser(
         "envs",
         help="list the environment variables and their values here",
-        description="Lists every FASTVIDEO_* variable. Values of secrets are never shown.",
+        description="Lists every FASTVIDEO_* variable. Values of secrets are never shown. "
+        "Names that are set and almost those of variables are named on standard error.",
     )
     parser.set_defaults(run=run)
 
@@ -36,6 +38,9 @@ def run(args: argparse.Namespace) -> int:
         for variable in envs.VARIABLES.values()
     ]
     print_table("Environment variables", ("variable", "value"), rows)
+    sys.stdout.flush()
+    for given, meant in envs.misspelled_variables().items():
+        sys.stderr.write(f"warning: {given} is set, but is no variable: is {meant} meant?\n")
     return 0
 
 

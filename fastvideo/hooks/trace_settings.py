@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import tempfile
@@ -13,12 +14,14 @@ from fastvideo import envs
 from fastvideo.errors import ConfigError, did_you_mean
 from fastvideo.logger import init_logger
 from fastvideo.profiler.ranks import current_rank, current_world_size
+from fastvideo.profiler.writable import why_unwritable
 
 logger = init_logger(__name__)
 
 STATISTICS: Final = ("abs_mean", "sum", "min", "max", "mean", "std", "shape", "dtype")
 """What can be asked for; ``shape`` and ``dtype`` are always recorded."""
 
+_SWITCH: Final = "FASTVIDEO_TRACE_ACTIVATIONS"
 _OUTPUT: Final = "FASTVIDEO_TRACE_OUTPUT"
 _STEPS: Final = "FASTVIDEO_TRACE_STEPS"
 _STATS: Final = "FASTVIDEO_TRACE_STATS"
@@ -45,17 +48,21 @@ class TraceSettings:
     def from_env(cls) -> TraceSettings | None:
         """Reads the ``FASTVIDEO_TRACE_*`` variables.
 
+        Settings without the switch are named in a warning, once.
+
         Returns:
             The settings; None where activations are not to be traced, or no statistic is known.
 
         Raises:
             ConfigError: A variable cannot be used; the message names it.
         """
-        try:
-            if not envs.FASTVIDEO_TRACE_ACTIVATIONS:
-                return None
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
+        if not _is_on():
+            idle = tuple(
+                name for name in (_LAYERS, _STATS, _STEPS, _OUTPUT) if os.environ.get(name)
+            )
+            if idle and not os.environ.get(_SWITCH) and current_rank() == 0:
+                _warn_of_idle(idle)
+            return None
         statistics = _statistics(envs.FASTVIDEO_TRACE_STATS)
         if not statistics:
             return None
@@ -83,6 +90,49 @@ class TraceSettings:
         if not self.steps:
             return True
         return step is not None and any(first <= step <= last for first, last in self.steps)
+
+
+def check_trace_variables() -> None:
+    """Refuses what would be refused when tracing begins, which is after models were loaded.
+
+    Nothing is written, and warnings are left to the beginning of tracing.
+
+    Raises:
+        ConfigError: A ``FASTVIDEO_TRACE_*`` variable cannot be used; the message names it.
+    """
+    if not _is_on():
+        return
+    _pattern(envs.FASTVIDEO_TRACE_LAYERS)
+    _steps(envs.FASTVIDEO_TRACE_STEPS)
+    path = _path(envs.FASTVIDEO_TRACE_OUTPUT, quiet=True)
+    if path.is_dir():
+        reason = f"{path} is a directory"
+    elif path.exists():
+        reason = "" if os.access(path, os.W_OK) else f"{path} cannot be written to"
+    else:
+        reason = why_unwritable(path.parent)
+    if reason:
+        message = (
+            f"environment variable {_OUTPUT}={envs.FASTVIDEO_TRACE_OUTPUT!r}: expected a file that "
+            f"can be written, but {reason}"
+        )
+        raise ConfigError(message)
+
+
+def _is_on() -> bool:
+    try:
+        return bool(envs.FASTVIDEO_TRACE_ACTIVATIONS)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+@functools.cache
+def _warn_of_idle(names: tuple[str, ...]) -> None:
+    logger.warning(
+        "%s: set, but no activations are traced without %s=1; set that to 0 if it is meant so",
+        ", ".join(names),
+        _SWITCH,
+    )
 
 
 def _statistics(text: str) -> tuple[str, ...]:
@@ -130,7 +180,7 @@ def _steps(text: str) -> tuple[tuple[int, int], ...]:
     return tuple(ranges)
 
 
-def _path(text: str) -> Path:
+def _path(text: str, *, quiet: bool = False) -> Path:
     """Returns the file of this process; ranks never share one."""
     rank, pid = str(current_rank()), str(os.getpid())
     template = text or str(Path(tempfile.gettempdir(), "fv_trace_<pid>.jsonl"))
@@ -141,5 +191,6 @@ def _path(text: str) -> Path:
         raise ConfigError(message) from error
     if current_world_size() > 1 and "<rank>" not in template and "<pid>" not in template:
         path = path.with_name(f"{path.stem}_rank{rank}{path.suffix}")
-        logger.warning("%s=%s has no <rank>: this rank writes %s", _OUTPUT, text, path)
+        if not quiet:
+            logger.warning("%s=%s has no <rank>: this rank writes %s", _OUTPUT, text, path)
     return path

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from fastvideo.logger import init_logger
 from fastvideo.pipelines.typed_fields import expanded, fail
 from fastvideo.pipelines.video_file import VideoWriteError
+from fastvideo.profiler.writable import why_unwritable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,13 +83,7 @@ def check_output_path(name: str, wanted: str) -> None:
     other = path.suffix.lower() in _OTHER_KINDS and not os.path.isdir(path)  # noqa: PTH112 - never raises
     if other or not wanted.strip() or path.name.lower() == ".mp4":
         fail(name, f"expected a folder, or a file that ends in .mp4, got {wanted!r}")
-    folder = _folder(path).absolute()
-    there = next(one for one in (folder, *folder.parents) if os.path.lexists(one))
-    reason = ""
-    if not os.path.isdir(there):  # noqa: PTH112 - as above
-        reason = f"{there} is no directory"
-    elif not os.access(there, os.W_OK | os.X_OK):
-        reason = f"{there} cannot be written to"
+    reason = why_unwritable(_folder(path))
     if reason:
         message = f"{name} {wanted!r} cannot be used: {reason}"
         raise VideoWriteError(message)

@@ -13,6 +13,7 @@ import torch
 from fastvideo import observability
 from fastvideo.dataset.model_files import resolve_model_path
 from fastvideo.errors import ConfigError, FastVideoError, did_you_mean
+from fastvideo.hooks.trace_settings import check_trace_variables
 from fastvideo.logger import init_logger
 from fastvideo.pipelines.basic.wan.wan_dmd_pipeline import WanDMDPipeline
 from fastvideo.pipelines.basic.wan.wan_pipeline import WanPipeline
@@ -67,6 +68,7 @@ class VideoGenerator:
     """
 
     def __init__(self, config: GeneratorConfig) -> None:
+        check_trace_variables()
         config.engine.warn_of_idle_settings()
         model_dir = resolve_model_path(config.model_path, option="model_path")
         found = find_preset(model_dir)

@@ -125,6 +125,30 @@ def test_ranks_are_warned_that_they_all_make_the_same(
     assert "each of the 4 ranks makes every prompt" in caplog.text
 
 
+def test_variables_of_traces_are_checked_before_anything_is_loaded(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As other mistakes: one line, although there is no such model either."""
+    monkeypatch.setenv("FASTVIDEO_TRACE_ACTIVATIONS", "1")
+    monkeypatch.setenv("FASTVIDEO_TRACE_STEPS", "a")
+    assert cli.main(["generate", "--model-path", "no/model", "--prompt", "a"]) == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith("error: environment variable FASTVIDEO_TRACE_STEPS='a': expected")
+    assert len(errors.splitlines()) == 1
+
+
+def test_misspelled_variables_are_named(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would do nothing otherwise, and say nothing."""
+    monkeypatch.setenv("FASTVIDEO_TRACE_ACTIVATION", "1")
+    assert cli.main(["generate", "--model-path", "no/model", "--prompt", "a"]) == 2
+    assert (
+        "FASTVIDEO_TRACE_ACTIVATION is set, but is no variable: is FASTVIDEO_TRACE_ACTIVATIONS "
+        "meant?" in caplog.text
+    )
+
+
 def test_a_run_file_with_overrides(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -180,6 +204,7 @@ def test_some_prompts_of_a_file_are_no_good(
         ([*ASKED, "--num-videos-per-prompt", "0"], "num_videos_per_prompt: expected a whole"),
         ([*ASKED, "--output-path", ""], "request.output.output_path: expected a folder"),
         ([*ASKED, "--output-path", "/dev/null/x"], "/dev/null is no directory"),
+        ([*ASKED, "--output-path", "/proc/x"], "/proc cannot be written to"),
         (["--model-path", "m", "--prompt", " "], "request.prompt: expected text, got ' '"),
         (["--model-path", "m", "--prompt", "\udcff"], "request.prompt: expected text in UTF-8"),
         (["--config", "~no such user/run.yaml"], "--config: there is no such user"),

@@ -213,8 +213,13 @@ def test_envs_lists_every_variable(
     """Each declared variable is in the table, unbroken, with the value it has here."""
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("FASTVIDEO_TORCH_PROFILER_DIR", "my-traces")
+    monkeypatch.setenv("FASTVIDEO_LOG_LEVLE", "DEBUG")
     assert cli.main(["envs"]) == 0
-    words = capsys.readouterr().out.split()
+    printed = capsys.readouterr()
+    assert printed.err == (
+        "warning: FASTVIDEO_LOG_LEVLE is set, but is no variable: is FASTVIDEO_LOG_LEVEL meant?\n"
+    )
+    words = printed.out.split()
     assert set(envs.VARIABLES) <= set(words)
     assert "my-traces" in words
 

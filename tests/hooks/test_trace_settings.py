@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fastvideo.errors import ConfigError
-from fastvideo.hooks.trace_settings import TraceSettings
+from fastvideo.hooks.trace_settings import TraceSettings, _warn_of_idle, check_trace_variables
 
 
 @pytest.fixture(autouse=True)
@@ -73,3 +73,45 @@ def test_values_that_cannot_be_used(
     monkeypatch.setenv(f"FASTVIDEO_TRACE_{name}", value)
     with pytest.raises(ConfigError, match=message):
         TraceSettings.from_env()
+    with pytest.raises(ConfigError, match=message):
+        check_trace_variables()
+
+
+def test_files_that_cannot_be_written_are_found_beforehand(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A directory, behind a file, and where the system has no files; asking makes nothing."""
+    (tmp_path / "file").touch()
+    for output, reason in (
+        (str(tmp_path), "is a directory"),
+        (str(tmp_path / "file" / "t.jsonl"), "file is no directory"),
+        ("/proc/new.jsonl", "/proc cannot be written to"),
+    ):
+        monkeypatch.setenv("FASTVIDEO_TRACE_OUTPUT", output)
+        with pytest.raises(ConfigError, match=f"^environment variable .*{output}.*{reason}"):
+            check_trace_variables()
+    monkeypatch.setenv("FASTVIDEO_TRACE_OUTPUT", str(tmp_path / "new" / "t.jsonl"))
+    check_trace_variables()
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    monkeypatch.setenv("FASTVIDEO_TRACE_OUTPUT", str(tmp_path))
+    monkeypatch.setenv("FASTVIDEO_TRACE_ACTIVATIONS", "0")
+    check_trace_variables()
+
+
+def test_settings_without_the_switch_are_named_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Unless it is turned off on purpose."""
+    _warn_of_idle.cache_clear()
+    monkeypatch.setenv("FASTVIDEO_TRACE_OUTPUT", "t.jsonl")
+    monkeypatch.setenv("FASTVIDEO_TRACE_ACTIVATIONS", "0")
+    assert TraceSettings.from_env() is None
+    assert not caplog.records
+    monkeypatch.delenv("FASTVIDEO_TRACE_ACTIVATIONS")
+    assert TraceSettings.from_env() is None
+    assert TraceSettings.from_env() is None
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "FASTVIDEO_TRACE_OUTPUT: set, but no activations are traced without "
+        "FASTVIDEO_TRACE_ACTIVATIONS=1; set that to 0 if it is meant so"
+    )

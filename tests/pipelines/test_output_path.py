@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import re
 from typing import TYPE_CHECKING
 
@@ -77,10 +79,17 @@ def test_what_cannot_be_meant_is_refused(wanted: str, message: str) -> None:
         check_output_path("output_path", wanted)
 
 
+def _refuse(*_: object) -> str:
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
 def test_a_place_without_room_for_files_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beforehand: behind a file, in a folder that is read-only, in one that cannot be made."""
+    """Beforehand: behind a file, in a folder that is read-only, in one that cannot be made.
+
+    Where there is room, trying leaves nothing behind.
+    """
     (tmp_path / "file").touch()
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     for name in ("file", "dangling"):
@@ -90,8 +99,13 @@ def test_a_place_without_room_for_files_is_refused(
         make_output_folder("output_path", "/proc/new/v.mp4")
     make_output_folder("output_path", str(tmp_path / "new" / "v.mp4"))
     assert (tmp_path / "new").is_dir()
-    monkeypatch.setattr("os.access", lambda *_: False)
-    with pytest.raises(VideoWriteError, match=rf"{tmp_path} cannot be written to"):
+    with pytest.raises(VideoWriteError, match=r"cannot be used: /proc cannot be written to"):
+        check_output_path("output_path", "/proc/new")
+    before = sorted(tmp_path.iterdir())
+    check_output_path("output_path", str(tmp_path / "newer"))
+    assert sorted(tmp_path.iterdir()) == before
+    monkeypatch.setattr("tempfile.mkdtemp", _refuse)
+    with pytest.raises(VideoWriteError, match=rf"{tmp_path} cannot be written to \(Read-only"):
         check_output_path("output_path", str(tmp_path / "newer"))
 
 

@@ -98,9 +98,13 @@ def check_launch(arguments: TrainArguments) -> RunConfig:
             model, a class or the checkpoint to resume from cannot be used.
     """
     from fastvideo.dataset.file_list import check_data_path  # noqa: PLC0415 - imports torch
+    from fastvideo.hooks.trace_settings import (  # noqa: PLC0415 - imports torch
+        check_trace_variables,
+    )
     from fastvideo.profiler import TorchProfilerConfig  # noqa: PLC0415 - imports torch
 
     check_environment()
+    check_trace_variables()
     with _errors_only():
         if envs.FASTVIDEO_TORCH_PROFILER_DIR:
             _check_tracing(TorchProfilerConfig.from_env)

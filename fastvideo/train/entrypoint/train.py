@@ -34,6 +34,7 @@ from fastvideo.distributed import (
 )
 from fastvideo.distributed.collective_wait import CollectiveWait, set_collective_wait
 from fastvideo.errors import FastVideoError, counted
+from fastvideo.hooks.trace_settings import check_trace_variables
 from fastvideo.logger import configure_logging, init_logger
 from fastvideo.observability import TelemetryConfig
 from fastvideo.observability import start as start_telemetry
@@ -96,6 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
     check_environment()
+    check_trace_variables()
     rank = get_world_rank()
     form = log_formatter(envs.FASTVIDEO_LOG_FORMAT, rank=rank)
     configure_logging(envs.FASTVIDEO_LOG_LEVEL, rank=rank, formatter=form)
@@ -104,6 +106,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif (restarts := os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) != "0":
         most = os.environ.get("TORCHELASTIC_MAX_RESTARTS", restarts)
         logger.warning("a rank had failed: all ranks start again (%s of %s)", restarts, most)
+    if rank == 0:
+        for given, meant in envs.misspelled_variables().items():
+            logger.warning("%s is set, but is no variable: is %s meant?", given, meant)
     with terminate_by_exception() as termination:
         _run(arguments, termination)
     return 0

@@ -111,6 +111,8 @@ def test_failures_are_a_line_each(failure: Callable[..., ProcessFailure]) -> Non
         ({"FASTVIDEO_TORCH_PROFILE_RANKS": "x"}, [], "FASTVIDEO_TORCH_PROFILE_RANKS contains"),
         ({"FASTVIDEO_TORCH_PROFILER_WITH_STACK": "x"}, [], "WITH_STACK='x' cannot be used"),
         ({"FASTVIDEO_STRICT_MESH": "x"}, [], "FASTVIDEO_STRICT_MESH='x' cannot be used"),
+        ({"FASTVIDEO_TRACE_LAYERS": "("}, [], r"FASTVIDEO_TRACE_LAYERS='\(' is no regular"),
+        ({"FASTVIDEO_TRACE_OUTPUT": "/proc/t"}, [], "FASTVIDEO_TRACE_OUTPUT='/proc/t': expected"),
     ],
 )
 def test_mistakes_are_found_before_the_start(
@@ -124,6 +126,7 @@ def test_mistakes_are_found_before_the_start(
     defaults = {
         "FASTVIDEO_TORCH_PROFILER_DIR": "traces",
         "FASTVIDEO_TORCH_PROFILE_REGIONS": "training_forward",
+        "FASTVIDEO_TRACE_ACTIVATIONS": "1",
     }
     for name, value in defaults.items():
         monkeypatch.setenv(name, value)
