@@ -91,6 +91,9 @@ class ActivationDiff:
         recomputed: Records of recomputation that were left out.
         roles: Where roles were compared with others: those of A, and what B has for each.
         of_other_roles: Records of all other roles, which were left out then.
+        filtered_only_in_a: Records of A that the filter of B leaves out, which is no difference.
+        filtered_only_in_b: The other way around.
+        dtypes: The types that records have where those of A and B are not the same.
         without_numbers: Records that have no statistic in common with their counterpart.
     """
 
@@ -108,6 +111,9 @@ class ActivationDiff:
     roles: Mapping[str, str] = field(default_factory=dict)
     of_other_roles: int = 0
     without_numbers: int = 0
+    filtered_only_in_a: int = 0
+    filtered_only_in_b: int = 0
+    dtypes: set[str] = field(default_factory=set)
 
     @property
     def same(self) -> bool:
@@ -175,7 +181,7 @@ def diff_activations(
     Raises:
         DataError: A file is damaged, or they have nothing that could be compared.
     """
-    comparison = _Comparison(tolerances)
+    comparison = _Comparison(a, b, tolerances)
     result = comparison.result
     result.roles = dict(roles or {})
     names_a = {role: role for role in result.roles}
@@ -256,8 +262,9 @@ def _behind(a: ActivationRecord | None, b: ActivationRecord | None) -> Literal["
 class _Comparison:
     """Finds counterparts, and compares."""
 
-    def __init__(self, tolerances: Tolerances) -> None:
+    def __init__(self, a: ActivationFile, b: ActivationFile, tolerances: Tolerances) -> None:
         self.result = ActivationDiff()
+        self._file_a, self._file_b = a, b
         self._tolerances = tolerances
         self._a: dict[RecordKey, tuple[int, ActivationRecord]] = {}
         self._b: dict[RecordKey, tuple[int, ActivationRecord]] = {}
@@ -298,12 +305,18 @@ class _Comparison:
 
     def _give_up_a(self, key: RecordKey) -> None:
         order, record = self._a.pop(key)
+        if self._file_b.leaves_out(key, self.result.roles.get(key.role, key.role)):
+            self.result.filtered_only_in_a += 1
+            return
         difference = Difference(order, key, "only in A", in_a=_shape(record))
         known = key.step in self._steps_of_b
         (self.result.add if known else self.result.add_missing_step)(difference)
 
     def _give_up_b(self, key: RecordKey) -> None:
         order, record = self._b.pop(key)
+        if self._file_a.leaves_out(key, key.role):
+            self.result.filtered_only_in_b += 1
+            return
         difference = Difference(order, key, "only in B", in_b=_shape(record))
         known = key.step in self._steps_of_a
         (self.result.add if known else self.result.add_missing_step)(difference)
@@ -316,7 +329,9 @@ class _Comparison:
         result.compared += 1
         result.steps.add(a.key.step)
         result.modules.add((a.key.role, a.key.module))
-        result.dtypes_changed += a.dtype != b.dtype
+        if a.dtype != b.dtype:
+            result.dtypes_changed += 1
+            result.dtypes |= {a.dtype, b.dtype}
         result.without_numbers += not (a.values.keys() & b.values.keys())
         difference = _compare(order, a, b, self._tolerances)
         if difference is None:
@@ -440,6 +455,12 @@ def _refuse_missing_roles(file: ActivationFile, asked: Iterable[str]) -> None:
 
 
 def _refuse_other_steps(a: ActivationFile, b: ActivationFile, result: ActivationDiff) -> None:
+    if result.same and (result.filtered_only_in_a or result.filtered_only_in_b):
+        message = (
+            f"{a.path} and {b.path} have no tensor in common: the filter of one leaves out what "
+            "the other has. Trace both with the same FASTVIDEO_TRACE_LAYERS and _STEPS"
+        )
+        raise DataError(message)
     if result.same:
         what = (
             "no tensor but those of recomputation: compare these with --recompute"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
@@ -20,6 +21,8 @@ STATISTICS: Final = ("abs_mean", "std", "mean", "sum", "min", "max")
 
 _VERSION: Final = 1
 _LONGEST_HEADER: Final = 1 << 20
+_COMPRESSED: Final = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", b"BZh", b"\xfd7zXZ")
+"""How files of gzip, zstd, zip, bzip2 and xz begin."""
 
 
 class StepKey(NamedTuple):
@@ -85,6 +88,38 @@ class ActivationRecord:
     problem: str
 
 
+@dataclass(frozen=True, slots=True)
+class TraceFilter:
+    """What a trace was told to record of a model.
+
+    Attributes:
+        layers: Regular expression that is searched in the names of modules; empty: all.
+        steps: Ranges of steps, both ends included; empty: all, and what is outside of steps.
+    """
+
+    layers: str
+    steps: tuple[tuple[int, int], ...]
+
+    def leaves_out(self, key: RecordKey) -> bool:
+        """Tells whether a trace with this filter cannot have a record.
+
+        Args:
+            key: Of the record.
+        """
+        if self.layers and re.search(self.layers, key.module) is None:
+            return True
+        number = key.step.number
+        return bool(self.steps) and not (
+            number is not None and any(first <= number <= last for first, last in self.steps)
+        )
+
+    def __str__(self) -> str:
+        ranges = (f"{a}-{b}" if a != b else str(a) for a, b in self.steps)
+        layers = f"layers {self.layers}" if self.layers else ""
+        steps = f"steps {','.join(ranges)}" if self.steps else ""
+        return ", ".join(filter(None, (layers, steps)))
+
+
 class ActivationFile:
     """A trace of activations.
 
@@ -95,6 +130,7 @@ class ActivationFile:
         path: The file.
         header: Its first line: run, rank, host, versions.
         modules: The names of the traced modules of each role, as far as the file has been read.
+        filters: What was to be recorded of each role, likewise; several where models differ.
         torn: Whether it ends in the middle of a line, as that of a killed process does; known
             when it has been read.
 
@@ -106,6 +142,7 @@ class ActivationFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.modules: dict[str, frozenset[str]] = {}
+        self.filters: dict[str, list[TraceFilter]] = {}
         self.torn = False
         if path.is_dir():
             message = f"{path} is a directory; expected a file of activations"
@@ -113,6 +150,9 @@ class ActivationFile:
         if not path.exists():
             message = f"{path} does not exist"
             raise FileNotFoundError(message)
+        if not path.is_file():
+            message = f"{path} must be a regular file, since it is read more than once"
+            raise DataError(message)
         try:
             with path.open("rb") as lines:
                 first = lines.readline(_LONGEST_HEADER)
@@ -122,15 +162,9 @@ class ActivationFile:
         if not first:
             message = f"{path} is empty: no trace of activations was begun in it"
             raise DataError(message)
-        self.header = _parse(first, path, 1)
+        self.header = _header(first, path)
         if not isinstance(self.header.get("versions"), dict):
             self.header["versions"] = {}
-        if self.header.get("kind") != "header":
-            message = (
-                f"{path} is no trace of activations: its first line is no header. "
-                "FASTVIDEO_TRACE_ACTIVATIONS=1 writes one."
-            )
-            raise DataError(message)
         if self.header.get("version") != _VERSION:
             message = (
                 f"{path} is of version {self.header.get('version')}; this release reads "
@@ -156,14 +190,52 @@ class ActivationFile:
                         self._add_model(fields)
                         continue
                     record = _record(fields)
-                except (KeyError, TypeError, ValueError) as error:
+                except (KeyError, TypeError, ValueError, re.error) as error:
                     message = f"{self.path}, line {number}: no record: {error!r}"
                     raise DataError(message) from error
                 yield record
 
+    def leaves_out(self, key: RecordKey, role: str) -> bool:
+        """Tells whether the filter that the file records says why it has no such record.
+
+        Args:
+            key: Of a record of another file.
+            role: What this file calls the role of its model.
+        """
+        filters = self.filters.get(role, ())
+        return bool(filters) and all(one.leaves_out(key) for one in filters)
+
     def _add_model(self, fields: dict[str, Any]) -> None:
         role, names = _checked(fields["role"], str), _checked(fields["modules"], list)
+        layers, steps = _checked(fields.get("layers", ""), str), fields.get("steps", [])
+        re.compile(layers)
+        found = TraceFilter(layers, tuple((int(first), int(last)) for first, last in steps))
+        filters = self.filters.setdefault(role, [])
+        if found not in filters:
+            filters.append(found)
         self.modules[role] = frozenset(names) | self.modules.get(role, frozenset())
+
+
+def _header(line: bytes, path: Path) -> dict[str, Any]:
+    """Returns the header of a file.
+
+    Raises:
+        DataError: The file is of another kind.
+    """
+    if line.startswith(_COMPRESSED):
+        message = f"{path} is compressed: unpack it first"
+        raise DataError(message)
+    try:
+        fields = _parse(line, path, 1)
+    except DataError:
+        fields = {}
+    if fields.get("kind") != "header":
+        message = (
+            f"{path} is no trace of activations: its first line is no header. "
+            "FASTVIDEO_TRACE_ACTIVATIONS=1 writes one."
+        )
+        raise DataError(message)
+    return fields
 
 
 def _record(fields: dict[str, Any]) -> ActivationRecord:

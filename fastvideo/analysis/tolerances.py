@@ -69,7 +69,7 @@ def _parse(texts: Iterable[str], option: str, defaults: dict[str, float]) -> dic
         if dtype and dtype not in DEFAULT_RTOL:
             message = (
                 f"{option} {text}: there is no type {dtype!r}; expected one of "
-                f"{', '.join(DEFAULT_RTOL)}.{did_you_mean(dtype, DEFAULT_RTOL)}"
+                f"{', '.join(_SHORT)}.{did_you_mean(dtype, (*_SHORT, *DEFAULT_RTOL))}"
             )
             raise ConfigError(message)
         try:

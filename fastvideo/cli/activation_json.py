@@ -48,7 +48,12 @@ def json_report(files: tuple[ActivationFile, ActivationFile], result: Activation
         "largest_within_tolerance": _finite(result.largest),
         "dtypes_changed": result.dtypes_changed,
         "nonfinite_in_both": result.nonfinite_in_both,
-        "left_out": {"recompute": result.recomputed, "other_roles": result.of_other_roles},
+        "left_out": {
+            "recompute": result.recomputed,
+            "other_roles": result.of_other_roles,
+            "filtered_only_in_a": result.filtered_only_in_a,
+            "filtered_only_in_b": result.filtered_only_in_b,
+        },
     }
     return json.dumps(report, indent=2, allow_nan=False) + "\n"
 
@@ -62,6 +67,11 @@ def _file(file: ActivationFile) -> dict[str, Any]:
         "world_size": header.get("world_size"),
         "versions": header.get("versions") or {},
         "roles": sorted(file.modules),
+        "filters": {
+            role: [{"layers": one.layers or None, "steps": one.steps} for one in filters]
+            for role, filters in file.filters.items()
+            if any(map(str, filters))
+        },
         "torn": file.torn,
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 from typing import TYPE_CHECKING, Final
 
 from fastvideo.cli.activation_table import HEADER, fold, layer_name, layer_rows, layer_table
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
     from fastvideo.analysis import ActivationDiff, ActivationFile, Difference
     from fastvideo.analysis.activation_file import StepKey
 
-_MAX_STEPS: Final = 6
+_MAX_RANGES: Final = 6
+_RTOL: Final = {"bfloat16": "1e-2", "float16": "2e-3"}
+"""By the type that numbers were computed in, what fits those that have another type."""
+
 _PANEL: Final = 4  # columns of its frame
 
 
@@ -80,9 +84,12 @@ def _files(files: Iterable[ActivationFile]) -> Iterator[str]:
     for name, file in zip("AB", files, strict=True):
         header = file.header
         versions = header.get("versions") or {}
+        told = {str(one): None for filters in file.filters.values() for one in filters}
+        only = " or ".join(filter(None, told))
         yield (
             f"{name}  {file.path}  (run {header.get('run_id')}, rank {header.get('rank')} of "
-            f"{header.get('world_size')}, torch {versions.get('torch')})"
+            f"{header.get('world_size')}, torch {versions.get('torch')}"
+            f"{f'; only {only}' if only else ''})"
         )
 
 
@@ -95,7 +102,8 @@ def _verdict(result: ActivationDiff) -> str:
     key = result.first.key
     of = f" of {_role(result, key.role)}" if key.role else ""
     layer = layer_name(result.first, with_role=False)
-    return f"First difference: {key.step}, call {key.call}{of}: {layer}"
+    what = "First difference" if result.differing else f"First {result.first.kind}"
+    return f"{what}: {key.step}, call {key.call}{of}: {layer}"
 
 
 def _role(result: ActivationDiff, role: str) -> str:
@@ -109,9 +117,11 @@ def _detail(files: tuple[ActivationFile, ActivationFile], result: ActivationDiff
     if first is None:
         return
     if first.key.recompute:
-        yield "in what the backward pass did again"
+        yield "in what was recomputed in the backward pass"
     if first.kind in {"only in A", "only in B"}:
         yield _absence(files, result, first)
+        if not result.differing:
+            yield f"no difference in the {_count(result.compared, 'tensor')} that both have"
         return
     name = first.statistic or first.kind
     yield f"{name}: {first.in_a or 'readable'} in A, {first.in_b or 'readable'} in B"
@@ -135,7 +145,7 @@ def _absence(
     if role not in file.modules:
         return f"{missing} traces no model of that role"
     if key.module not in file.modules[role]:
-        return f"{missing} does not trace this layer: its model has none, or it is filtered out"
+        return f"{missing} does not trace this layer: its model has none"
     if file.torn:
         return f"{missing} ends in the middle of this step"
     return f"{missing} traces this layer too, but it was not called, or returned no such tensor"
@@ -144,7 +154,8 @@ def _absence(
 def _notes(files: tuple[ActivationFile, ActivationFile], result: ActivationDiff) -> Iterator[str]:
     """Yields what else there is to know."""
     if not result.same:
-        yield f"{result.differing} of {_count(result.compared, 'tensor')} differ"
+        if result.differing:
+            yield f"{result.differing} of {_count(result.compared, 'tensor')} differ"
         for kind in ("only in A", "only in B"):
             alone = sum(layer.first.kind == kind for layer in result.layers.values())
             if alone:
@@ -153,8 +164,7 @@ def _notes(files: tuple[ActivationFile, ActivationFile], result: ActivationDiff)
         yield f"largest difference: {result.largest:.1e} of the magnitude, within the tolerance"
     for side, steps in (("A", result.steps_only_in_a), ("B", result.steps_only_in_b)):
         if steps:
-            names = sorted(steps, key=lambda step: (step.loop, step.entry, step.number or 0))
-            yield f"only in {side}: {_names(names)} ({_count(sum(steps.values()), 'tensor')})"
+            yield f"only in {side}: {_ranges(steps)} ({_count(sum(steps.values()), 'tensor')})"
     yield from _circumstances(files, result)
 
 
@@ -165,13 +175,22 @@ def _circumstances(
     if result.dtypes_changed:
         yield (
             f"{_count(result.dtypes_changed, 'tensor')} have another type in B: "
-            "the looser tolerance counts"
+            f"the looser tolerance counts{_advice(result)}"
         )
     if result.nonfinite_in_both:
         yield f"{_count(result.nonfinite_in_both, 'tensor')} are not finite, alike in A and B"
     if result.of_other_roles:
         pairs = ", ".join(f"{ours}={theirs}" for ours, theirs in result.roles.items())
         yield f"{result.of_other_roles} records of other roles are left out (--map {pairs})"
+    for has, lacks, left_out in (
+        ("A", "B", result.filtered_only_in_a),
+        ("B", "A", result.filtered_only_in_b),
+    ):
+        if left_out:
+            yield (
+                f"{_count(left_out, 'tensor')} of {has} are not compared: the filter of {lacks} "
+                "leaves them out"
+            )
     if result.recomputed:
         yield f"{result.recomputed} records of recomputation are left out (--recompute)"
     for name, file in zip("AB", files, strict=True):
@@ -181,10 +200,31 @@ def _circumstances(
             )
 
 
-def _names(steps: list[StepKey]) -> str:
-    names = ", ".join(map(str, steps[:_MAX_STEPS]))
-    more = len(steps) - _MAX_STEPS
-    return f"{names} and {more} more" if more > 0 else names
+def _advice(result: ActivationDiff) -> str:
+    """Returns what may make the others the same, where a type that rounds more is among them."""
+    for name, rtol in _RTOL.items():
+        if result.differing and f"torch.{name}" in result.dtypes:
+            return f"; --rtol {rtol} fits what has the same type but was computed from {name}"
+    return ""
+
+
+def _ranges(steps: Iterable[StepKey]) -> str:
+    """Returns the names of steps, those that follow each other as one range."""
+    names = []
+    ordered = sorted(steps, key=lambda step: (step.loop, step.entry, step.number or 0))
+    for _, same in itertools.groupby(
+        enumerate(ordered),
+        key=lambda item: (item[1].loop, item[1].entry, (item[1].number or 0) - item[0]),
+    ):
+        first, *others = [step for _, step in same]
+        name = str(first)
+        if others:
+            name = name.replace(
+                f"step {first.number}", f"steps {first.number} to {others[-1].number}"
+            )
+        names.append(name)
+    more = len(names) - _MAX_RANGES
+    return ", ".join(names[:_MAX_RANGES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _count(number: int, noun: str) -> str:

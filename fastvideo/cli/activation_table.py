@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fastvideo.analysis import Difference
     from fastvideo.analysis.activation_diff import Kind, LayerDifferences
 
-HEADER: Final = ("layer", "difference", "step", "A", "B", "worst", "count")
+HEADER: Final = ("layer", "difference", "step", "A", "B", "off by", "times")
 """Names of the columns."""
 
 _STYLES: Final[dict[Kind, str]] = {
@@ -24,7 +24,7 @@ _STYLES: Final[dict[Kind, str]] = {
     "only in A": "blue",
     "only in B": "blue",
 }
-_RIGHT: Final = ("worst", "count")
+_RIGHT: Final = ("off by", "times")
 _NARROWEST: Final = {"layer": 20, "step": 12, "A": 10, "B": 10}
 """Columns that may be narrower than what is in them, and how narrow at most."""
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastvideo.cli.help import show_help
 from fastvideo.errors import ConfigError
-
-if TYPE_CHECKING:
-    import argparse
 
 _DESCRIPTION = """\
 FASTVIDEO_TRACE_ACTIVATIONS=1 writes statistics of what every layer returns, in training and in
@@ -19,6 +17,7 @@ inference."""
 _DIFF = """\
 Compares two traces of activations and names the first layer in which they part, in the order in
 which the layers ran. Numbers are the same if |A - B| <= ATOL + RTOL x magnitude of the tensor.
+What one trace was told to leave out (FASTVIDEO_TRACE_LAYERS, _STEPS) is no difference.
 
 The exit status is 0 if both are the same, 1 if they differ, and 2 if a file cannot be used."""
 
@@ -73,7 +72,7 @@ def _add_diff(actions: Any) -> None:  # noqa: ANN401 - argparse's type is privat
     )
     parser.add_argument(
         "--limit",
-        type=int,
+        type=_limit,
         default=20,
         metavar="N",
         help="show so many layers at most; 0: all (default: %(default)s)",
@@ -83,6 +82,13 @@ def _add_diff(actions: Any) -> None:  # noqa: ANN401 - argparse's type is privat
         action="store_true",
         help="print the result as one JSON object, of all layers",
     )
+
+
+def _limit(text: str) -> int:
+    if not text.isdecimal():
+        message = f"expected a whole number of at least 0, got {text!r}"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)
 
 
 def run_diff(args: argparse.Namespace) -> int:

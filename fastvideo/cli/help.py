@@ -48,16 +48,18 @@ class HelpfulParser(argparse.ArgumentParser):
         hint = _suggest_command(self, message)
         self.exit(_USAGE_ERROR, f"error: {message}{hint}\nRun '{self.prog} --help' for help.\n")
 
-    def error_in(self, command: str, message: str) -> NoReturn:
-        """Reports a wrong command line of one of the subcommands, as `error` does.
+    def error_of(self, args: argparse.Namespace, message: str) -> NoReturn:
+        """Reports a wrong command line as the subcommand that was given, as `error` does.
 
         Args:
-            command: The subcommand.
+            args: What was parsed of it.
             message: What is wrong.
         """
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - argparse's only handle
-                action.choices[command].error(message)
+                given = action.choices.get(getattr(args, action.dest, None) or "")
+                if isinstance(given, HelpfulParser):
+                    given.error_of(args, message)
         self.error(message)
 
 

@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     if rest and not getattr(args, "takes_overrides", False):
-        parser.error_in(args.command, f"unrecognized arguments: {' '.join(rest)}")
+        parser.error_of(args, f"unrecognized arguments: {' '.join(rest)}")
     args.rest = rest
     try:
         status = int(args.run(args))

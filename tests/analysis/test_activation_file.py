@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -42,8 +43,10 @@ def test_the_last_line_may_be_torn(traces: Any) -> None:
     ("content", "message"),
     [
         (b"", "is empty: no trace of activations was begun in it"),
-        (b"\xff\xfe\n", "line 1 is damaged"),
-        (b"[1]\n", "line 1 is no object"),
+        (b"\xff\xfe\n", "is no trace of activations: its first line is no header"),
+        (b"[1]\n", "is no trace of activations"),
+        (b'\x40\0\0\0\0\0\0\0{"a":{}}', "is no trace of activations"),
+        (gzip.compress(b"{}"), "is compressed: unpack it first"),
         (b'{"module": "a"}\n', "its first line is no header"),
         (b'{"kind": "header", "version": 99}\n', "is of version 99; this release reads version 1"),
     ],

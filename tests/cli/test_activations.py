@@ -23,12 +23,19 @@ LONG = "model.diffusion.transformer_blocks.17.attn1.to_qkv_projection_lora.defau
 
 
 def _write(
-    path: Path, *, layers: Any = LAYERS, steps: int = 2, role: str = "student", **wrong: Any
+    path: Path,
+    *,
+    layers: Any = LAYERS,
+    steps: int = 2,
+    first: int = 0,
+    role: str = "student",
+    only: Any = None,
+    **wrong: Any,
 ) -> str:
     """Writes a trace; ``wrong`` is put into the records of blocks.1 of step 1."""
     header = {"kind": "header", "version": 1, "run_id": "r", "rank": 0, "world_size": 1}
-    lines = [header, {"kind": "model", "role": role, "modules": layers}]
-    for step in range(steps):
+    lines = [header, {"kind": "model", "role": role, "modules": layers, **(only or {})}]
+    for step in range(first, first + steps):
         for module in layers:
             line = {
                 "module": module,
@@ -115,7 +122,55 @@ def test_missing_layers_and_steps(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert _diff(_write(tmp_path / "b", steps=1), whole) == 1
     output = capsys.readouterr().out
     assert "A has nothing of this step" in output
+    assert "First only in B: step 1, call 0 of student" in output
+    assert "no difference in the 3 tensors that both have" in output
+    assert "tensors differ" not in output
     assert "only in B: step 1 (3 tensors)" in output
+    assert _diff(_write(tmp_path / "c", steps=9), _write(tmp_path / "b", steps=1)) == 1
+    assert "only in A: steps 1 to 8 (24 tensors)" in capsys.readouterr().out
+
+
+def test_what_a_filter_leaves_out_is_no_difference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The trace says what it was told to record; the rest is compared, and decides the status."""
+    whole = _write(tmp_path / "a", steps=3)
+    blocks = _write(tmp_path / "b", layers=LAYERS[1:], steps=3, only={"layers": r"^blocks\.\d$"})
+    steps = _write(tmp_path / "c", only={"steps": [[0, 1]]})
+    for pair in ((whole, blocks), (blocks, whole)):
+        assert _diff(*pair) == 0
+        output = capsys.readouterr().out
+        assert "Same: 6 tensors of 2 layers in 3 steps" in output
+        assert r"; only layers ^blocks\.\d$)" in output
+        assert "3 tensors of " in output
+    assert _diff(whole, steps, "--json") == 0
+    report = loads(capsys.readouterr().out)
+    assert report["left_out"]["filtered_only_in_a"] == 3
+    assert report["b"]["filters"] == {"student": [{"layers": None, "steps": [[0, 1]]}]}
+    assert _diff(steps, blocks) == 0
+    output = capsys.readouterr().out
+    assert "2 tensors of A are not compared: the filter of B leaves them out" in output
+    assert "2 tensors of B are not compared: the filter of A leaves them out" in output
+    assert _diff(whole, _write(tmp_path / "b", layers=LAYERS[2:], only={"layers": "blocks"})) == 1
+    output = capsys.readouterr().out
+    assert "First only in A: step 0, call 0 of student: blocks.0" in output
+    assert _diff(steps, _write(tmp_path / "b", steps=1, first=7, only={"steps": [[7, 7]]})) == 2
+    assert "have no tensor in common: the filter of one leaves" in capsys.readouterr().err
+
+
+def test_another_type_has_another_tolerance(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What has the same type but was computed from one that rounds more needs an option."""
+    wrong = {"dtype": "torch.bfloat16", "abs_mean": 0.6}
+    assert _diff(_write(tmp_path / "a"), _write(tmp_path / "b", **wrong)) == 1
+    output = " ".join(capsys.readouterr().out.split())
+    assert (
+        "1 tensor have another type in B: the looser tolerance counts; --rtol 1e-2 fits what has "
+        "the same type but was computed from bfloat16" in output
+    )
+    assert _diff(_write(tmp_path / "a"), _write(tmp_path / "b", dtype="torch.bfloat16")) == 0
+    assert "--rtol" not in capsys.readouterr().out
 
 
 def test_a_torn_file_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -243,6 +298,31 @@ def test_the_table_can_be_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert " blocks.1 " not in output
     assert _diff(*files, "--limit", "0") == 1
     assert " blocks.1 " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--rtoll", "1"], "Did you mean '--rtol'?\nRun 'fastvideo activations diff --help'"),
+        (["--limit", "-3"], "argument --limit: expected a whole number of at least 0, got '-3'"),
+    ],
+)
+def test_options_that_cannot_be_used(
+    capsys: pytest.CaptureFixture[str], argv: list[str], message: str
+) -> None:
+    """They are known as those of this command, and the nearest is named."""
+    with pytest.raises(SystemExit) as end:
+        _diff("a", "b", *argv)
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_pipe_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything waits for what is written into it."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert _diff(str(pipe), str(pipe)) == 2
+    assert "pipe must be a regular file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("argv", [["a", "none"], ["a", "bad"], ["a", "a", "--rtol", "x"]])
