@@ -68,6 +68,21 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{ending}"
 
 
+def yaml_mistake(error: Exception) -> str:
+    """Returns what is wrong with a YAML text in one line, with line and column where it has them.
+
+    Args:
+        error: What the parser raised.
+    """
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if mark is None or not problem:
+        return " ".join(str(error).split())
+    context, begin = getattr(error, "context", None), getattr(error, "context_mark", None)
+    since = f" in what begins in line {begin.line + 1}" if begin is not None else ""
+    about = f" ({context}{since})" if context else ""
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}{about}"
+
+
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
     """Returns the candidate that looks most like ``name``, or None if none is close."""
     matches = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.6)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from fastvideo import envs
-from fastvideo.errors import ConfigError
+from fastvideo.errors import ConfigError, FastVideoError, did_you_mean
 from fastvideo.logger import init_logger
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator, Mapping, Sequence
 
     from fastvideo.pipelines.generation import GenerationResult
     from fastvideo.pipelines.sampling_param import SamplingParam
@@ -107,12 +108,16 @@ def run(args: argparse.Namespace) -> int:
     sections = load_run_file(args.config, _overrides(args))
     request = GenerationRequest.from_mapping(sections["request"])
     prompts = request.prompts()
-    _check_parameters(request.parameters(SamplingParam()))
+    param = request.parameters(SamplingParam())
+    _check_parameters(param)
     check_trace_variables()
-    if len(prompts) == 1:
-        _check_prompt(prompts[0][0])
+    mistakes = list(_mistakes(prompts, param))
+    if len(mistakes) == len(prompts):
+        _refuse_all(mistakes)
     request.output["return_frames"] = False  # nobody looks at them, and many are much memory
     _begin_logging()
+    for number, error in mistakes:
+        logger.warning("prompt %d of %d will be left out: %s", number, len(prompts), error)
     from fastvideo.pipelines.video_generator import (  # noqa: PLC0415 - after what may be mistaken
         VideoGenerator,
         generator_config,
@@ -161,8 +166,25 @@ def _overrides(args: argparse.Namespace) -> dict[str, Any]:
     words = [f"--{path}={value}" for path, value in given.items() if value is not None]
     texts = {_SHORT[name]: getattr(args, name) for name in _TEXTS}
     texts["request.prompt"] = args.prompt
+    overrides = read_overrides(args.rest)
+    _refuse_misspelled(overrides)
     literal = {path: value for path, value in texts.items() if value is not None}
-    return {**read_overrides(words), **literal, **read_overrides(args.rest)}
+    return {**read_overrides(words), **literal, **overrides}
+
+
+def _refuse_misspelled(overrides: Mapping[str, Any]) -> None:
+    """Names the short form that is probably meant by one that there is not.
+
+    Raises:
+        ConfigError: There is such a one.
+    """
+    options = [f"--{name.replace('_', '-')}" for name in ("config", "prompt", *_HELP)]
+    for path in overrides:
+        given = f"--{path.replace('_', '-')}"
+        hint = "" if "." in path else did_you_mean(given, options)
+        if hint:
+            message = f"{given}: unknown option.{hint}"
+            raise ConfigError(message)
 
 
 def _check_parameters(param: SamplingParam) -> None:
@@ -179,10 +201,27 @@ def _check_parameters(param: SamplingParam) -> None:
         check_output_path("request.output.output_path", param.output_path)
 
 
-def _check_prompt(prompt: str) -> None:
+def _mistakes(
+    prompts: Sequence[tuple[str, Mapping[str, Any]]], param: SamplingParam
+) -> Iterator[tuple[int, FastVideoError]]:
+    """Yields the numbers of prompts that cannot be fulfilled, from 1, and why."""
     from fastvideo.pipelines.stages.input_validation import check_prompt  # noqa: PLC0415 - as above
 
-    check_prompt("request.prompt", prompt)
+    for number, (prompt, own) in enumerate(prompts, 1):
+        try:
+            check_prompt("request.prompt", prompt)
+            if own:
+                _check_parameters(param.updated(own, where="request.sampling"))
+        except FastVideoError as error:
+            yield number, error
+
+
+def _refuse_all(mistakes: Sequence[tuple[int, FastVideoError]]) -> NoReturn:
+    number, error = mistakes[0]
+    if len(mistakes) == 1:
+        raise error
+    message = f"none of the {len(mistakes)} prompts can be fulfilled: prompt {number}: {error}"
+    raise ConfigError(message) from error
 
 
 def _print_files(result: GenerationResult) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from fastvideo.errors import ConfigError, did_you_mean, import_extra
+from fastvideo.errors import ConfigError, did_you_mean, import_extra, yaml_mistake
 from fastvideo.pipelines.typed_fields import expanded, fail
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _read(file: Path) -> dict[str, Any]:
         message = f"--config {file}: there is no such file"
         raise ConfigError(message) from error
     except (OSError, ValueError, yaml.YAMLError) as error:
-        message = f"--config {file} cannot be read as YAML: {error}"
+        message = f"--config {file} cannot be read as YAML: {yaml_mistake(error)}"
         raise ConfigError(message) from error
     if not isinstance(content, dict):
         message = f"--config {file}: expected a mapping with generator and request"

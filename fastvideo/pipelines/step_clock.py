@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
+from fastvideo.logger import init_logger
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+logger = init_logger(__name__)
 
 
 class StepClock:
@@ -44,15 +49,19 @@ class StepClock:
 
 
 class StepBar:
-    """A bar over the denoising steps of several requests, on a terminal.
+    """A bar over the denoising steps of several requests, on a terminal; elsewhere lines of log.
 
     Args:
         enabled: Whether there is one; None: where standard error is a terminal and rich is there.
+
+    Attributes:
+        is_shown: Whether there is one.
     """
 
     def __init__(self, *, enabled: bool | None = None) -> None:
         if enabled is None:
             enabled = sys.stderr.isatty() and importlib.util.find_spec("rich") is not None
+        self.is_shown = enabled
         self._progress = _new_progress() if enabled else None
 
     def __enter__(self) -> Self:
@@ -77,6 +86,7 @@ class StepBar:
         """
         progress = self._progress
         if progress is None:
+            logger.info("prompt %d of %d begins: %s", number, total, shortened(prompt, 40))
             return _show_nothing
         task = progress.add_task(f"[{number}/{total}] {shortened(prompt, 40)}", total=None)
         return lambda done, of: progress.update(task, completed=done, total=of)

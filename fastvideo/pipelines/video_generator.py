@@ -12,7 +12,7 @@ import torch
 
 from fastvideo import observability
 from fastvideo.dataset.model_files import resolve_model_path
-from fastvideo.errors import ConfigError, FastVideoError, did_you_mean
+from fastvideo.errors import ConfigError, FastVideoError, counted, did_you_mean
 from fastvideo.hooks.trace_settings import check_trace_variables
 from fastvideo.logger import init_logger
 from fastvideo.pipelines.basic.wan.wan_dmd_pipeline import WanDMDPipeline
@@ -76,6 +76,7 @@ class VideoGenerator:
         pipeline_class = _pipeline_class(config, model_dir)
         self.preset = SamplingParam(**found.sampling)
         self._decode = config.engine.output_type != "latent"
+        logger.info("loading %s", config.model_path)
         self._telemetry = _start_telemetry(config)
         controller = get_global_controller()
         self._owns_controller = controller is None or not controller.is_started
@@ -290,6 +291,8 @@ class VideoGenerator:
                     result = made or GenerationResult(prompts=str(prompt))
                     result.error = reason
                 results.append(result)
+                if result.error is None and not bar.is_shown:
+                    _log_made(result, number, len(work))
                 if on_result is not None:
                     on_result(result)
         failed = sum(result.error is not None for result in results)
@@ -299,7 +302,10 @@ class VideoGenerator:
 
     def _answer_one(self, prompt: str, param: SamplingParam) -> GenerationResult:
         with StepBar() as bar:
-            return self._answer(prompt, param, {}, bar.request(prompt, 1, 1))
+            result = self._answer(prompt, param, {}, bar.request(prompt, 1, 1))
+        if not bar.is_shown:
+            _log_made(result, 1, 1)
+        return result
 
     def _answer(
         self,
@@ -469,6 +475,21 @@ def _new_result(batch: ForwardBatch, param: SamplingParam) -> GenerationResult:
         result.trajectory = torch.stack([latents for _, latents in batch.trajectory])
         result.trajectory_timesteps = [timestep for timestep, _ in batch.trajectory]
     return result
+
+
+def _log_made(result: GenerationResult, number: int, total: int) -> None:
+    height, width, frames = result.size or (0, 0, 0)
+    logger.info(
+        "prompt %d of %d took %.1f s: %dx%d, %s, %s: %s",
+        number,
+        total,
+        result.e2e_latency,
+        height,
+        width,
+        counted(frames, "frame"),
+        counted(len(result.logging_info["denoising_steps_s"]), "step"),
+        ", ".join(result.video_paths) or "no file",
+    )
 
 
 def _count_nonfinite(latents: Tensor, prompt: str) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import yaml
 
-from fastvideo.errors import ConfigError, FastVideoError
+from fastvideo.errors import ConfigError, FastVideoError, yaml_mistake
 from fastvideo.logger import init_logger
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def parse_yaml(text: str, *, where: str) -> Any:  # noqa: ANN401 - YAML holds an
     try:
         return loader.get_single_data()
     except yaml.YAMLError as error:
-        message = f"{where} is not valid YAML: {error}"
+        message = f"{where} is not valid YAML: {yaml_mistake(error)}"
         raise ConfigError(message) from error
     finally:
         loader.dispose()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -178,6 +179,50 @@ def test_some_prompts_of_a_file_are_no_good(
     assert cli.main(["generate", *words, "--output-path", str(tmp_path / "out")]) == 1
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert "prompt 2 of 3, 'b': ConfigError: height: expected a multiple of 16" in caplog.text
+    beforehand = "prompt 2 of 3 will be left out: request.sampling.height: expected a multiple"
+    assert beforehand in caplog.text.partition("loading ")[0]
+
+
+def test_a_file_without_a_good_prompt_is_a_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So nothing is loaded for it."""
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text('{"prompt": "a", "hieght": 64}\n{"prompt": "b", "height": 50}\n')
+    assert cli.main(["generate", "--model-path", "m", "--prompt-path", str(prompts)]) == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith(
+        "error: none of the 2 prompts can be fulfilled: prompt 1: request.sampling.hieght: unknown "
+        "field. Did you mean 'height'?"
+    )
+    assert len(errors.splitlines()) == 1
+
+
+def test_a_run_file_that_is_no_yaml_is_a_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line, with the place."""
+    run = tmp_path / "run.yaml"
+    run.write_text("generator:\n  model_path: m\nrequest: [a\n  b: }\n")
+    assert cli.main(["generate", "--config", str(run)]) == 2
+    assert capsys.readouterr().err == (
+        f"error: --config {run} cannot be read as YAML: line 4, column 4: expected ',' or ']', but "
+        "got ':' (while parsing a flow sequence in what begins in line 3)\n"
+    )
+
+
+def test_the_log_says_what_was_made(
+    model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is loaded, what begins, and what a video took."""
+    caplog.set_level("INFO", logger="fastvideo")
+    words = ["--model-path", model, "--prompt", "a", *SMALL, "--output-path", str(tmp_path)]
+    assert cli.main(["generate", *words]) == 0
+    lines = [one.getMessage() for one in caplog.records if ".pipelines." in one.name]
+    assert lines[:2] == [f"loading {model}", "prompt 1 of 1 begins: a"]
+    assert re.fullmatch(
+        rf"prompt 1 of 1 took \d+\.\d s: 16x32, 1 frame, 1 step: {tmp_path}/a\.mp4", lines[2]
+    )
 
 
 @pytest.mark.parametrize(
@@ -196,7 +241,9 @@ def test_some_prompts_of_a_file_are_no_good(
             [*ASKED, "--generator.engine.num_gpus", "4"],
             "generator.engine.num_gpus: only 1 is offered, got 4",
         ),
-        ([*ASKED, "--sede", "4"], "--sede: unknown option"),
+        ([*ASKED, "--sede", "4"], "--sede: unknown option. Did you mean '--seed'?"),
+        ([*ASKED, "--promt", "b"], "--promt: unknown option. Did you mean '--prompt'?"),
+        ([*ASKED, "--zzz", "b"], "--zzz: unknown option. Keys of the run file are set with"),
         ([*ASKED, "--num-inference-steps", "0"], "request.sampling.num_inference_steps: expected"),
         ([*ASKED, "--guidance-scale", "-1"], "request.sampling.guidance_scale: expected a number"),
         ([*ASKED, "--seed", "-1"], "request.sampling.seed: expected a whole number from 0"),

@@ -67,3 +67,15 @@ def test_dumped_values_are_read_back_as_they_are() -> None:
     assert parse_yaml(text, where="dump") == content
     assert list(parse_yaml(text, where="dump")) == list(content)
     assert "&" not in text
+
+
+def test_a_mistake_of_syntax_is_one_line_with_its_place() -> None:
+    """What the parser prints otherwise is four lines and more."""
+    with pytest.raises(ConfigError) as error:
+        parse_yaml("models:\n  student: [a\n  b: }\n", where="run.yaml")
+    assert str(error.value) == (
+        "run.yaml is not valid YAML: line 3, column 4: expected ',' or ']', but got ':' "
+        "(while parsing a flow sequence in what begins in line 2)"
+    )
+    with pytest.raises(ConfigError, match=r"^[^\n]*not allowed[^\n]*$"):
+        parse_yaml("a: \x00", where="run.yaml")
