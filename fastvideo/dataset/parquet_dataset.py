@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 Batch = dict[str, Any]
 
 _TEXT = "text_embedding"
+_LATENT = "vae_latent"
 _HASH_BITS = 63
 _SIZED_FILES = 64
 
@@ -179,15 +180,18 @@ class LatentsParquetMapStyleDataset(Dataset[Batch]):
 
     def _load(self, indices: IndexBatch) -> Batch:
         rows = [self._reader.row(index) for index in indices]
-        batch: Batch = {
-            name: stack_tensors([row.tensor(name) for row in rows], self._memory)
-            for name in self._tensors
-            if name != _TEXT
-        }
+        batch: Batch = {}
+        for name in self._tensors:
+            if name != _TEXT:
+                tensors = [row.tensor(name) for row in rows]
+                if name == _LATENT:
+                    _check_latents(tensors)
+                batch[name] = stack_tensors(tensors, self._memory)
         if _TEXT in self._tensors:
             embeddings = [row.tensor(_TEXT) for row in rows]
+            width = 0 if any(e.shape[-1] for e in embeddings) else self._text_width
             batch[_TEXT], batch["text_attention_mask"] = pad_text(
-                embeddings, self.text_padding_length, self._memory
+                embeddings, self.text_padding_length, self._memory, width=width
             )
             for number, index in enumerate(indices):
                 if self._drops_text(indices.epoch, index):
@@ -195,6 +199,23 @@ class LatentsParquetMapStyleDataset(Dataset[Batch]):
         batch["info_list"] = [self._info(row) for row in rows]
         batch["caption_text"] = [info["prompt"] for info in batch["info_list"]]
         return batch
+
+    @cached_property
+    def _text_width(self) -> int:
+        """D of the first row that says it, for batches in which no row has a text.
+
+        Raises:
+            DataError: No row says it.
+        """
+        for index in range(len(self)):
+            width = self._reader.row(index).tensor(_TEXT).shape[-1]
+            if width:
+                return width
+        message = (
+            f"{self.parquet_files[0]} row 0: {_TEXT} is empty, as in all {len(self)} rows of the "
+            f"data set, and none has a shape [0, D] that tells the size of an embedding"
+        )
+        raise DataError(message)
 
     def _drops_text(self, epoch: int, index: int) -> bool:
         if self.cfg_rate == 0.0:
@@ -207,7 +228,7 @@ class LatentsParquetMapStyleDataset(Dataset[Batch]):
 
 
 def pad_text(
-    tensors: Sequence[StoredTensor], length: int, memory: BatchMemory
+    tensors: Sequence[StoredTensor], length: int, memory: BatchMemory, *, width: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns text embeddings of different lengths as one batch.
 
@@ -215,6 +236,7 @@ def pad_text(
         tensors: [L, D] each; one without elements counts as no tokens.
         length: Tokens in the batch; longer embeddings are cropped.
         memory: Where the results are made.
+        width: D where no tensor says it.
 
     Returns:
         The embeddings [B, length, D] float32, zero-padded, and the mask [B, length] float32, 1
@@ -227,7 +249,7 @@ def pad_text(
     filled = [tensor for tensor in tensors if not tensor.is_empty]
     for tensor in filled:
         _check_text_shape(tensor, filled[0])
-    width = filled[0].shape[1] if filled else max(t.shape[-1] for t in tensors)
+    width = filled[0].shape[1] if filled else max(width, *(t.shape[-1] for t in tensors))
     embeddings = memory.tensor((len(tensors), length, width), "float32")
     mask = memory.tensor((len(tensors), length), "float32")
     for row, tensor in enumerate(tensors):
@@ -238,6 +260,16 @@ def pad_text(
         embedding[tokens:] = 0.0
         present[:tokens], present[tokens:] = 1.0, 0.0
     return embeddings, mask
+
+
+def _check_latents(tensors: Sequence[StoredTensor]) -> None:
+    for tensor in tensors:
+        if tensor.is_empty:
+            message = (
+                f"{tensor.source}: {tensor.field} has no elements (shape {list(tensor.shape)}); "
+                f"expected the latents [C, T, H, W] of a video. Leave the row out of the data set"
+            )
+            raise DataError(message)
 
 
 def _check_text_shape(tensor: StoredTensor, first: StoredTensor) -> None:

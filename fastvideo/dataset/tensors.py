@@ -63,8 +63,8 @@ class StoredTensor:
 
     Attributes:
         field: Name of the tensor in the schema.
-        data: The bytes, an Arrow buffer or empty.
-        shape: Shape; ``(0,)`` for a tensor with neither bytes nor shape.
+        data: The bytes or an Arrow buffer; empty for a tensor without elements.
+        shape: Shape; ``(0,)`` for an empty tensor whose row gives no empty shape.
         dtype: Name of the stored dtype.
         source: File and row, for messages.
     """
@@ -87,15 +87,23 @@ class StoredTensor:
     ) -> StoredTensor:
         """Builds one from the values of a row after checking that they fit together.
 
+        Zero bytes are a tensor without elements, whatever the shape, as a caption without text has.
+
         Raises:
-            DataError: Unknown dtype, or a number of bytes that is not the shape's; the message
-                names the source and the field.
+            DataError: The bytes are null, the dtype is unknown, or the number of bytes is not the
+                shape's; the message names the source and the field.
         """
+        if data is None:
+            message = (
+                f"{source}: {field}_bytes is null; expected the bytes of a tensor (zero bytes for "
+                f"one without elements). Write the row again, or leave it out of the data set"
+            )
+            raise DataError(message)
         name = (dtype or "float32").removeprefix("torch.")
         if name not in _STORAGE:
             message = f"{source}: {field}_dtype is {dtype!r}; expected one of {', '.join(_STORAGE)}"
             raise DataError(message)
-        size = 0 if data is None else len(memoryview(data))
+        size = len(memoryview(data))
         full_shape = tuple(shape or ())
         if size == 0 and prod(full_shape) != 0:
             full_shape = (0,)

@@ -138,7 +138,46 @@ def test_empty_text(tmp_path: Path, videos: Callable[..., VideoBatch]) -> None:
     assert batch["text_attention_mask"].sum(1).tolist() == [0, 0, 3]
     assert batch["text_embedding"][:2].abs().sum() == 0
     assert batch["caption_text"] == ["caption 0", "", "caption 2"]
-    assert dataset.__getitems__([0, 1])["text_embedding"].shape == (2, 3, 0)
+    alone = dataset.__getitems__([0])
+    assert alone["text_embedding"].shape == (1, 3, 5)
+    assert not alone["text_embedding"].any()
+    assert not alone["text_attention_mask"].any()
+
+
+def test_a_data_set_without_any_text_is_refused(
+    tmp_path: Path, videos: Callable[..., VideoBatch]
+) -> None:
+    """Where no row tells the size of an embedding, the message names file, row and column."""
+    records = basic_t2v_record_creator(videos(2))
+    for record in records:
+        record |= {"text_embedding_bytes": b"", "text_embedding_shape": []}
+    dataset = _dataset(_write(tmp_path / "a.parquet", records, pyarrow_schema_t2v))
+    with pytest.raises(DataError, match=r"a\.parquet row 0: text_embedding is empty, as in all 2"):
+        dataset.__getitems__([1])
+
+
+@pytest.mark.parametrize("column", ["text_embedding_bytes", "vae_latent_bytes"])
+@pytest.mark.parametrize("indices", [[1], [0, 1]])
+def test_nulls_are_refused_at_any_batch_size(
+    tmp_path: Path, videos: Callable[..., VideoBatch], column: str, indices: list[int]
+) -> None:
+    """A null never passes for an empty prompt; the message names file, row and column."""
+    records = basic_t2v_record_creator(videos(2))
+    records[1] |= {column: None}
+    dataset = _dataset(_write(tmp_path / "a.parquet", records, pyarrow_schema_t2v))
+    with pytest.raises(DataError, match=rf"a\.parquet row 1: {column} is null"):
+        dataset.__getitems__(indices)
+
+
+def test_a_video_without_latents_is_refused(
+    tmp_path: Path, videos: Callable[..., VideoBatch]
+) -> None:
+    """Zero bytes are an empty caption, but no video."""
+    records = basic_t2v_record_creator(videos(2))
+    records[1] |= {"vae_latent_bytes": b"", "vae_latent_shape": []}
+    dataset = _dataset(_write(tmp_path / "a.parquet", records, pyarrow_schema_t2v))
+    with pytest.raises(DataError, match=r"a\.parquet row 1: vae_latent has no elements"):
+        dataset.__getitems__([1])
 
 
 def _dropped(dataset: LatentsParquetMapStyleDataset, epoch: int, rows: int) -> list[bool]:

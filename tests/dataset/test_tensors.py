@@ -75,12 +75,21 @@ def test_scalar_tensor_is_stacked() -> None:
     assert stack_tensors([_stored(r) for r in records], BatchMemory()).tolist() == [1.5, 2.5]
 
 
-@pytest.mark.parametrize("data", [None, b""])
-def test_no_bytes_give_a_tensor_without_elements(data: bytes | None) -> None:
-    """Empty bytes are a zero-size tensor, also where a shape is claimed."""
+@pytest.mark.parametrize("shape", [None, [], [0, 5], [4, 2]])
+def test_no_bytes_give_a_tensor_without_elements(shape: list[int] | None) -> None:
+    """A caption without text is stored as zero bytes, with or without a shape."""
+    stored = StoredTensor.checked(field="x", data=b"", shape=shape, dtype=None, source="f")
+    assert stored.is_empty
+    assert stored.shape == ((0, 5) if shape == [0, 5] else (0,))
+
+
+def test_null_is_not_taken_for_an_empty_tensor() -> None:
+    """A null is a damaged row: it is refused with its source and column, whatever its shape."""
     for shape in (None, [], [4, 2]):
-        stored = StoredTensor.checked(field="x", data=data, shape=shape, dtype=None, source="f")
-        assert stack_tensors([stored, stored], BatchMemory()).shape == (2, 0)
+        with pytest.raises(DataError, match=r"f\.parquet row 3: x_bytes is null"):
+            StoredTensor.checked(
+                field="x", data=None, shape=shape, dtype=None, source="f.parquet row 3"
+            )
 
 
 def test_wrong_number_of_bytes_names_row_and_field() -> None:
