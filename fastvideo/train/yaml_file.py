@@ -75,15 +75,16 @@ def parse_yaml(text: str, *, where: str) -> Any:  # noqa: ANN401 - YAML holds an
     Raises:
         ConfigError: The text is not YAML.
     """
-    loader = _RunFileLoader(text)
-    loader.name = where
     try:
-        return loader.get_single_data()
+        loader = _RunFileLoader(text)
+        loader.name = where
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
     except yaml.YAMLError as error:
         message = f"{where} is not valid YAML: {yaml_mistake(error)}"
         raise ConfigError(message) from error
-    finally:
-        loader.dispose()
 
 
 def read_yaml(path: Path) -> Any:  # noqa: ANN401 - YAML holds anything
