@@ -174,11 +174,11 @@ def _circumstances(
     """Yields what is no difference, but may explain one."""
     if result.dtypes_changed:
         yield (
-            f"{_count(result.dtypes_changed, 'tensor')} have another type in B: "
-            f"the looser tolerance counts{_advice(result)}"
+            f"another type in B: {_count(result.dtypes_changed, 'tensor')}, for which the looser "
+            f"tolerance counts{_advice(result)}"
         )
     if result.nonfinite_in_both:
-        yield f"{_count(result.nonfinite_in_both, 'tensor')} are not finite, alike in A and B"
+        yield f"not finite, alike in A and B: {_count(result.nonfinite_in_both, 'tensor')}"
     if result.of_other_roles:
         pairs = ", ".join(f"{ours}={theirs}" for ours, theirs in result.roles.items())
         yield f"{result.of_other_roles} records of other roles are left out (--map {pairs})"
@@ -188,8 +188,8 @@ def _circumstances(
     ):
         if left_out:
             yield (
-                f"{_count(left_out, 'tensor')} of {has} are not compared: the filter of {lacks} "
-                "leaves them out"
+                f"not compared: {_count(left_out, 'tensor')} of {has} that the filter of {lacks} "
+                "leaves out"
             )
     if result.recomputed:
         yield f"{result.recomputed} records of recomputation are left out (--recompute)"

@@ -224,9 +224,3 @@ def test_traces_of_nothing_are_not_the_same(traces: Any) -> None:
     with pytest.raises(DataError, match="compare these with --recompute"):
         traces.diff(again, again)
     assert traces.diff(again, again, with_recompute=True).same
-
-
-def test_what_statistics_cannot_see(traces: Any) -> None:
-    """Elements in another order, and errors that make up for each other, are the same to them."""
-    record = traces.record(0, "a", 2.5, sum=20.0)  # of [1, 2, 3, 4] twice, in whatever order
-    assert traces.diff([record], [dict(record)]).same

@@ -142,15 +142,15 @@ def test_what_a_filter_leaves_out_is_no_difference(
         output = capsys.readouterr().out
         assert "Same: 6 tensors of 2 layers in 3 steps" in output
         assert r"; only layers ^blocks\.\d$)" in output
-        assert "3 tensors of " in output
+        assert "not compared: 3 tensors of " in output
     assert _diff(whole, steps, "--json") == 0
     report = loads(capsys.readouterr().out)
     assert report["left_out"]["filtered_only_in_a"] == 3
     assert report["b"]["filters"] == {"student": [{"layers": None, "steps": [[0, 1]]}]}
     assert _diff(steps, blocks) == 0
     output = capsys.readouterr().out
-    assert "2 tensors of A are not compared: the filter of B leaves them out" in output
-    assert "2 tensors of B are not compared: the filter of A leaves them out" in output
+    assert "not compared: 2 tensors of A that the filter of B leaves out" in output
+    assert "not compared: 2 tensors of B that the filter of A leaves out" in output
     assert _diff(whole, _write(tmp_path / "b", layers=LAYERS[2:], only={"layers": "blocks"})) == 1
     output = capsys.readouterr().out
     assert "First only in A: step 0, call 0 of student: blocks.0" in output
@@ -166,7 +166,7 @@ def test_another_type_has_another_tolerance(
     assert _diff(_write(tmp_path / "a"), _write(tmp_path / "b", **wrong)) == 1
     output = " ".join(capsys.readouterr().out.split())
     assert (
-        "1 tensor have another type in B: the looser tolerance counts; --rtol 1e-2 fits what has "
+        "another type in B: 1 tensor, for which the looser tolerance counts; --rtol 1e-2 fits what has "
         "the same type but was computed from bfloat16" in output
     )
     assert _diff(_write(tmp_path / "a"), _write(tmp_path / "b", dtype="torch.bfloat16")) == 0

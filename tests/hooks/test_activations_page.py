@@ -75,3 +75,18 @@ def test_the_loop_runs(tracer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     names = {"model": model, "batches": batches, "train": lambda model, batch: model(batch)}
     exec(program, names)  # noqa: S102 - our own page
     assert [record["step"] for record in tracer.records("t.jsonl")] == [0, 1, 2]
+
+
+def test_what_statistics_cannot_see(tracer: Any) -> None:
+    """Swapped rows pass unseen, through a linear layer too; swapped channels meet other weights."""
+    tracer.set(STATS="abs_mean,sum,min,max,mean,std")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Identity(), nn.Linear(4, 4))
+    values = torch.randn(3, 4)
+    with torch.no_grad():
+        tracer.trace("right.jsonl", model, lambda: model(values))
+        tracer.trace("rows.jsonl", model, lambda: model(values[[1, 0, 2]]))
+        tracer.trace("channels.jsonl", model, lambda: model(values[:, [1, 0, 2, 3]]))
+    assert tracer.diff("right.jsonl", "rows.jsonl").same
+    channels = tracer.diff("right.jsonl", "channels.jsonl")
+    assert [module for _, module, _ in channels.layers] == ["1"]
