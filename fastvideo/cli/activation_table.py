@@ -55,7 +55,7 @@ def layer_table(
     from rich.text import Text  # noqa: PLC0415 - optional
 
     table = Table(
-        title="Layers that differ, where they do first, in the order in which they ran",
+        title="Layers that differ, in the order they ran",
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,

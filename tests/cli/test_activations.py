@@ -166,8 +166,8 @@ def test_another_type_has_another_tolerance(
     assert _diff(_write(tmp_path / "a"), _write(tmp_path / "b", **wrong)) == 1
     output = " ".join(capsys.readouterr().out.split())
     assert (
-        "another type in B: 1 tensor, for which the looser tolerance counts; --rtol 1e-2 fits what has "
-        "the same type but was computed from bfloat16" in output
+        "another type in B: 1 tensor, for which the looser tolerance counts; --rtol 1e-2 fits "
+        "what has the same type but was computed from bfloat16" in output
     )
     assert _diff(_write(tmp_path / "a"), _write(tmp_path / "b", dtype="torch.bfloat16")) == 0
     assert "--rtol" not in capsys.readouterr().out
