@@ -13,13 +13,14 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastvideo.dataset.arrow import pa, pq, unreadable
 from fastvideo.dataset.file_list_cache import FileKey, FileListCache
 from fastvideo.dataset.model_files import cache_directory
-from fastvideo.errors import ConfigError, FastVideoError
+from fastvideo.errors import ConfigError, FastVideoError, counted
 from fastvideo.logger import init_logger
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ DataPath = str | os.PathLike[str] | Sequence[str] | Mapping[str, int]
 
 _CACHE_FROM_FILES = 32  # below that, opening every file is faster than explaining a cache
 _FOOTER_THREADS = 16
+_MOST_FILES = 10_000_000  # with repeats; each is an entry of a sorted list
 _WHERE = "training.data.data_path"
 
 
@@ -57,10 +59,10 @@ def parse_data_path_specs(path: DataPath) -> list[PathSpec]:
 
     Args:
         path: A directory or file; ``"a:2,b"`` for several with repeats; a list (each taken
-            once); or a mapping from path to repeat. Repeats of 0 or less drop the path.
+            once); or a mapping from path to repeat. A repeat of 0 drops the path.
 
     Raises:
-        ConfigError: A repeat is not a whole number.
+        ConfigError: A repeat is not a whole number of at least 0, or all of them are 0.
     """
     if isinstance(path, str | os.PathLike):
         text = os.fspath(path)
@@ -70,7 +72,12 @@ def parse_data_path_specs(path: DataPath) -> list[PathSpec]:
     else:
         pairs = [(os.fspath(name), "1") for name in path]
     specs = [PathSpec(name, _whole_number(name, repeat)) for name, repeat in pairs]
-    return [spec for spec in specs if spec.repeat > 0]
+    kept = [spec for spec in specs if spec.repeat > 0]
+    if specs and not kept:
+        names = ", ".join(repr(spec.path) for spec in specs)
+        message = f"{_WHERE}: the repeat of {names} is 0, which drops it, so nothing is left"
+        raise ConfigError(message)
+    return kept
 
 
 def _split_specs(text: str) -> list[tuple[str, str]]:
@@ -89,10 +96,15 @@ def _exists(text: str) -> bool:
 
 def _whole_number(name: str, repeat: str) -> int:
     try:
-        return int(repeat)
-    except ValueError as error:
-        message = f"{_WHERE}: the repeat of {name!r} must be a whole number, got {repeat!r}"
-        raise ConfigError(message) from error
+        number = int(repeat)
+    except ValueError:
+        number = -1
+    if number < 0:
+        message = (
+            f"{_WHERE}: the repeat of {name!r} must be a whole number of at least 0, got {repeat!r}"
+        )
+        raise ConfigError(message)
+    return number
 
 
 def get_parquet_files_and_length(path: DataPath) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -109,33 +121,69 @@ def get_parquet_files_and_length(path: DataPath) -> tuple[tuple[str, ...], tuple
 
     Raises:
         MissingDataError: No parquet file there (a ``FileNotFoundError``).
-        ConfigError: A repeat is no whole number.
+        ConfigError: A repeat cannot be used.
         DataError: A file is damaged; the message names it.
     """
-    specs = parse_data_path_specs(path)
-    entries = [entry for spec in specs for entry in _root_files(spec.path) * spec.repeat]
+    entries: list[tuple[str, int]] = []
+    for spec in parse_data_path_specs(path):
+        files = _root_files(spec.path)
+        _check_repeat(spec, len(files))
+        entries += files * spec.repeat
     if not entries:
-        message = (
-            f"no *.parquet file found for {_WHERE}={path!r}; expected a directory that "
-            f"`fastvideo preprocess` wrote, or one below it"
-        )
-        raise MissingDataError(message)
+        raise _no_files(path)
     entries.sort()
     return tuple(name for name, _ in entries), tuple(rows for _, rows in entries)
 
 
-def check_data_path(path: DataPath) -> None:
-    """Refuses a data path with a root that does not exist; nothing is opened.
+def check_data_path(path: DataPath, *, at_least: int = 1) -> None:
+    """Refuses a data path without files or with too few rows, as far as a moment tells.
+
+    Files are looked for, and those of a small data set opened; nothing is written.
 
     Args:
         path: See :func:`parse_data_path_specs`.
+        at_least: Rows that a batch takes.
 
     Raises:
-        MissingDataError: A root is neither a directory nor a file.
-        ConfigError: A repeat is no whole number.
+        MissingDataError: A root is neither a directory nor a file, or there is no parquet file.
+        ConfigError: A repeat cannot be used, or there are fewer rows than ``at_least``.
+        DataError: A file of a small data set is damaged.
     """
+    found: list[tuple[Path, int]] = []
     for spec in parse_data_path_specs(path):
-        _existing_root(spec.path)
+        root = _existing_root(spec.path)
+        keys = [] if root.is_file() else islice(_list_parquet_files(root), _CACHE_FROM_FILES)
+        files = [root] if root.is_file() else [root / key.name for key in keys]
+        _check_repeat(spec, len(files))
+        found += [(file, spec.repeat) for file in files]
+    if not found:
+        raise _no_files(path)
+    if len(found) >= _CACHE_FROM_FILES:
+        return  # the trainer counts these, and keeps the counts
+    rows = sum(count_rows(file) * repeat for file, repeat in found)
+    if rows < at_least:
+        message = (
+            f"{_WHERE}={path!r} has {counted(rows, 'row')}, fewer than one batch: "
+            f"training.data.train_batch_size is {at_least}"
+        )
+        raise ConfigError(message)
+
+
+def _check_repeat(spec: PathSpec, files: int) -> None:
+    if spec.repeat * files > _MOST_FILES:
+        message = (
+            f"{_WHERE}: the repeat of {spec.path!r}, {spec.repeat}, makes {spec.repeat * files} "
+            f"files of {files} or more; expected at most {_MOST_FILES} with repeats"
+        )
+        raise ConfigError(message)
+
+
+def _no_files(path: DataPath) -> MissingDataError:
+    message = (
+        f"no *.parquet file found for {_WHERE}={path!r}; expected a directory that "
+        f"`fastvideo preprocess` wrote, or one below it"
+    )
+    return MissingDataError(message)
 
 
 def _existing_root(path: str) -> Path:

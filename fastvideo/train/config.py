@@ -32,6 +32,10 @@ DATA_TYPES = ("t2v", "t2va", "text_only")
 WEIGHTING_SCHEMES = ("uniform", "logit_normal", "mode")
 CHECKPOINTING_TYPES = ("full", "ops", "block_skip")
 NONFINITE_ACTIONS = ("raise", "skip", "warn")
+LARGEST_RATE = 1e6
+"""Learning rates and decays beyond it are slips of the keyboard, and overflow in float32 later."""
+LARGEST_SEED = 2**63 - 1
+"""What is added to a seed, such as ranks and prompts, must fit into the 64 bits of a generator."""
 
 
 @dataclass(slots=True)
@@ -91,9 +95,11 @@ class DataConfig:
         metadata={"choices": DATA_TYPES, "lower": True},
     )
     train_batch_size: int = field(default=1, metadata={"at_least": 1, "unit": "samples"})
-    dataloader_num_workers: int = field(default=0, metadata={"at_least": 0, "unit": "workers"})
+    dataloader_num_workers: int = field(
+        default=0, metadata={"at_least": 0, "at_most": 256, "unit": "workers"}
+    )
     training_cfg_rate: float = field(default=0.0, metadata={"at_least": 0.0, "at_most": 1.0})
-    seed: int = field(default=0, metadata={"at_least": 0})
+    seed: int = field(default=0, metadata={"at_least": 0, "at_most": LARGEST_SEED})
     num_height: int = field(default=0, metadata={"at_least": 0, "unit": "pixels"})
     num_width: int = field(default=0, metadata={"at_least": 0, "unit": "pixels"})
     num_latent_t: int = field(default=0, metadata={"at_least": 0, "unit": "latent frames"})
@@ -115,11 +121,13 @@ class OptimizerConfig:
         min_lr_ratio: Lowest rate of `cosine_with_min_lr`, as a fraction of the peak.
     """
 
-    learning_rate: float = field(default=0.0, metadata={"at_least": 0.0})
+    learning_rate: float = field(
+        default=0.0, metadata={"at_least": 0.0, "at_most": LARGEST_RATE, "allowed": "above 0"}
+    )
     betas: tuple[float, float] = field(
         default=(0.9, 0.999), metadata={"allowed": "each from 0 to below 1"}
     )
-    weight_decay: float = field(default=0.0, metadata={"at_least": 0.0})
+    weight_decay: float = field(default=0.0, metadata={"at_least": 0.0, "at_most": LARGEST_RATE})
     lr_scheduler: str = field(default="constant", metadata={"choices": LR_SCHEDULERS})
     lr_warmup_steps: int = field(default=0, metadata={"at_least": 0, "unit": "steps"})
     lr_num_cycles: int = field(default=0, metadata={"at_least": 0})

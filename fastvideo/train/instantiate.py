@@ -97,7 +97,7 @@ def _accepted(
     if not takes_any:
         unknown = [key for key in arguments if key not in named]
         if unknown:
-            _warn_dropped(target, unknown, [n for n in named if n not in arguments])
+            _warn_dropped(target, unknown, named)
             arguments = {key: arguments[key] for key in arguments if key in named}
     missing = [
         name
@@ -120,9 +120,9 @@ def _parameters(factory: Callable[..., object]) -> tuple[dict[str, inspect.Param
     return named, any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
 
 
-def _warn_dropped(target: str, unknown: Iterable[str], free: Iterable[str]) -> None:
-    free = list(free)
-    matches = {key: nearest(key, free) for key in unknown}
+def _warn_dropped(target: str, unknown: Iterable[str], named: Iterable[str]) -> None:
+    names = list(named)
+    matches = {key: nearest(key, names) for key in unknown}
     listed = ", ".join(
         repr(key) + (f" (did you mean {match!r}?)" if match else "")
         for key, match in matches.items()

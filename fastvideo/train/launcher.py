@@ -36,6 +36,7 @@ PROCESSES_PER_CORE = 4
 
 _WANDB_HOST = "api.wandb.ai"
 _NVIDIA_SMI_TIMEOUT_S = 30.0
+_LARGEST_PORT = 65535
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,7 @@ def _rendezvous(environ: Mapping[str, str], *, restarts: int) -> tuple[str, ...]
     node = _node_rank(environ, nodes)
     address = environ.get("MASTER_ADDR") or LOOPBACK
     default_port = find_free_port() if nodes == 1 else SHARED_PORT
-    port = _whole_number(environ, "MASTER_PORT", default_port)
+    port = _whole_number(environ, "MASTER_PORT", default_port, at_most=_LARGEST_PORT)
     size = ("--nnodes", str(nodes), *(("--max_restarts", str(restarts)) if restarts else ()))
     if nodes == 1 or not restarts:
         meeting = ("--node_rank", str(node), "--master_addr", address, "--master_port", str(port))
@@ -241,14 +242,23 @@ def _logged_in_to_wandb(environ: Mapping[str, str]) -> bool:
         return False
 
 
-def _whole_number(environ: Mapping[str, str], name: str, default: int, *, at_least: int = 1) -> int:
+def _whole_number(
+    environ: Mapping[str, str],
+    name: str,
+    default: int,
+    *,
+    at_least: int = 1,
+    at_most: int | None = None,
+) -> int:
     text = environ.get(name, "").strip()
     if not text:
         return default
-    if not text.isdecimal() or int(text) < at_least:
+    beyond = "" if at_most is None else f" and at most {at_most}"
+    number = int(text) if text.isdecimal() else -1
+    if number < at_least or (at_most is not None and number > at_most):
         message = (
             f"environment variable {name}={text!r}: expected a whole number of at least "
-            f"{at_least}; unset it to let the launcher decide"
+            f"{at_least}{beyond}; unset it to let the launcher decide"
         )
         raise ConfigError(message)
     return int(text)

@@ -113,7 +113,7 @@ def cast_leaf(value: object, leaf: Leaf) -> Any:  # noqa: ANN401 - the type is t
     result = _CASTS[leaf.hint](value, where=leaf.path)
     low, high = leaf.metadata.get("at_least"), leaf.metadata.get("at_most")
     if (low is not None and result < low) or (high is not None and result > high):
-        bounds = f"a number of at least {low}" + (f" and at most {high}" if high else "")
+        bounds = f"a number of at least {low}" + ("" if high is None else f" and at most {high}")
         reject_value(leaf.path, bounds, value)
     return result
 

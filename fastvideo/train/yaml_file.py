@@ -1,4 +1,4 @@
-"""Reading YAML the way people expect: `1e-5` is a number, and a repeated key is noticed."""
+"""Reading YAML the way people expect: numbers as in YAML 1.2, and no key twice."""
 
 from __future__ import annotations
 
@@ -15,15 +15,29 @@ if TYPE_CHECKING:
 
 logger = init_logger(__name__)
 
-# YAML 1.1, which PyYAML follows, reads 1e-5 as text because it has no dot; YAML 1.2 does not.
+# PyYAML follows YAML 1.1, where 1e-5 is text because it has no dot, 0123 is 83, and 1:30 is 90.
+_INT_TAG, _FLOAT_TAG = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+_INT = re.compile(r"^[-+]?[0-9][0-9_]*$|^0x[0-9a-fA-F]+$|^0o[0-7]+$")
 _FLOAT = re.compile(
-    r"^[-+]?(?:[0-9][0-9_]*)(?:\.[0-9_]*)?[eE][-+]?[0-9]+$|^[-+]?\.[0-9][0-9_]*[eE][-+]?[0-9]+$",
+    r"^[-+]?[0-9][0-9_]*(?:\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)$"
+    r"|^[-+]?\.[0-9][0-9_]*(?:[eE][-+]?[0-9]+)?$"
+    r"|^[-+]?\.(?:inf|Inf|INF)$|^\.(?:nan|NaN|NAN)$",
 )
+_LEADING_ZERO = re.compile(r"^[-+]?0[0-9_]")
 
 
 @final
 class _RunFileLoader(yaml.SafeLoader):
-    """Safe YAML with YAML 1.2 numbers and a warning for repeated keys."""
+    """Safe YAML with the numbers of YAML 1.2, which refuses repeated keys."""
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """Reads a whole number: decimal even with zeros before it, 0x or 0o."""
+        text = node.value.replace("_", "")
+        if _LEADING_ZERO.match(node.value):
+            place = node.start_mark
+            where = f"{place.name}, line {place.line + 1}"
+            logger.warning("%s: %s is read as %d, no octal number", where, text, int(text))
+        return int(text, 0 if text[:2] in {"0x", "0o"} else 10)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
         seen: set[str] = set()
@@ -31,9 +45,10 @@ class _RunFileLoader(yaml.SafeLoader):
             key = key_node.value
             if isinstance(key, str) and key != "<<":
                 if key in seen:
-                    place = key_node.start_mark
-                    where = f"{place.name}, line {place.line + 1}"
-                    logger.warning("%s: key %r is repeated; the last one counts", where, key)
+                    problem = f"the key {key!r} is repeated; leave one of them"
+                    raise yaml.constructor.ConstructorError(
+                        problem=problem, problem_mark=key_node.start_mark
+                    )
                 seen.add(key)
         return super().construct_mapping(node, deep=deep)
 
@@ -48,8 +63,14 @@ class _RunFileDumper(yaml.SafeDumper):
         return True
 
 
+_RunFileLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in {_INT_TAG, _FLOAT_TAG}]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_RunFileLoader.add_constructor(_INT_TAG, _RunFileLoader.construct_yaml_int)
 for _kind in (_RunFileLoader, _RunFileDumper):
-    _kind.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
+    _kind.add_implicit_resolver(_FLOAT_TAG, _FLOAT, list("-+.0123456789"))
+    _kind.add_implicit_resolver(_INT_TAG, _INT, list("-+0123456789"))
 
 
 class MissingRunFileError(FastVideoError, FileNotFoundError):

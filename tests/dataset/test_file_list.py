@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fastvideo.dataset import file_list, get_parquet_files_and_length
-from fastvideo.dataset.file_list import PathSpec, parse_data_path_specs
+from fastvideo.dataset.file_list import PathSpec, check_data_path, parse_data_path_specs
 from fastvideo.errors import ConfigError, DataError
 
 _MANY = 40  # above the size from which counts are stored
@@ -67,7 +67,7 @@ def _names(files: tuple[str, ...]) -> list[str]:
         ("a", [("a", 1)]),
         ("a:2,b:1", [("a", 2), ("b", 1)]),
         (" a : 2 , b ,", [("a", 2), ("b", 1)]),
-        ("a:0,b:-1,c", [("c", 1)]),
+        ("a:0,c", [("c", 1)]),
         (["a", "b:2"], [("a", 1), ("b:2", 1)]),
         ({"a": 3, "b": 0}, [("a", 3)]),
         ("", []),
@@ -77,15 +77,47 @@ def _names(files: tuple[str, ...]) -> list[str]:
 def test_path_specs(
     path: str | list[str] | dict[str, int], expected: list[tuple[str, int]]
 ) -> None:
-    """Strings, lists and mappings name roots and repeats; repeats of 0 or less drop a root."""
+    """Strings, lists and mappings name roots and repeats; a repeat of 0 drops a root."""
     assert parse_data_path_specs(path) == [PathSpec(*pair) for pair in expected]
 
 
-@pytest.mark.parametrize("path", ["a:x", {"a": 1.5}, {"a": True}, {"a": None}])
+@pytest.mark.parametrize("path", ["a:x", {"a": 1.5}, {"a": True}, {"a": None}, "a:-1", {"a": -1}])
 def test_repeat_must_be_whole(path: str | dict[str, int]) -> None:
     """A repeat that is no whole number names the path, the value and the key."""
     with pytest.raises(ConfigError, match="data_path: the repeat of 'a' must be a whole number"):
         parse_data_path_specs(path)
+
+
+@pytest.mark.parametrize("path", ["a:0", {"a": 0}])
+def test_a_repeat_of_0_everywhere_is_named(path: str | dict[str, int]) -> None:
+    """It is the repeat that is wrong, not the directory."""
+    with pytest.raises(ConfigError, match="the repeat of 'a' is 0, which drops it"):
+        parse_data_path_specs(path)
+
+
+def test_a_repeat_that_fits_into_no_memory_is_refused(tmp_path: Path) -> None:
+    """It would take minutes and gigabytes before anything else is wrong."""
+    _write(tmp_path / "1.parquet", 1)
+    for read in (get_parquet_files_and_length, check_data_path):
+        with pytest.raises(ConfigError, match=r"repeat of .*, 1000000000, makes .* at most 1000"):
+            read({str(tmp_path): 10**9})
+
+
+def test_a_data_path_is_checked_without_writing(tmp_path: Path) -> None:
+    """No file and too few rows are told; repeats count, and a large data set is left to later."""
+    with pytest.raises(FileNotFoundError, match=r"no \*\.parquet file found"):
+        check_data_path(str(tmp_path))
+    _write(tmp_path / "1.parquet", 3)
+    check_data_path(str(tmp_path), at_least=3)
+    check_data_path({str(tmp_path): 2}, at_least=6)
+    check_data_path(f"{tmp_path / '1.parquet'}:2", at_least=6)
+    with pytest.raises(ConfigError, match=r"has 3 rows, fewer than one batch: .*batch_size is 4"):
+        check_data_path(str(tmp_path), at_least=4)
+    for number in range(40):
+        _write(tmp_path / "many" / f"{number}.parquet", 1)
+    before = sorted(tmp_path.rglob("*"))
+    check_data_path(str(tmp_path), at_least=1000)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_existing_path_is_taken_as_it_is(tmp_path: Path) -> None:
@@ -148,7 +180,7 @@ def test_relative_and_linked_directories(tmp_path: Path, monkeypatch: pytest.Mon
     assert files == (str(tmp_path / "data" / "linked" / "1.parquet"),)
 
 
-@pytest.mark.parametrize("path", ["", [], {}, "missing", {"data": 0}, "data"])
+@pytest.mark.parametrize("path", ["", [], {}, "missing", "data"])
 def test_nothing_found(
     path: str | list[str] | dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

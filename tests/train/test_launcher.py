@@ -176,6 +176,12 @@ def test_a_node_rank_that_is_none(rank: str) -> None:
         _plan({"NNODES": "2", "NODE_RANK": rank})
 
 
+def test_a_port_is_at_most_65535() -> None:
+    """A larger one would be refused by the sockets of every process."""
+    with pytest.raises(ConfigError, match=r"MASTER_PORT='99999': .* at least 1 and at most 65535"):
+        _plan({"MASTER_PORT": "99999"})
+
+
 @pytest.mark.parametrize("name", ["NUM_GPUS", "NNODES", "MASTER_PORT"])
 @pytest.mark.parametrize("value", ["0", "-1", "two"])
 def test_numbers_that_are_none(name: str, value: str) -> None:

@@ -16,21 +16,43 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("1e-5", 1e-5), ("2E3", 2000.0), ("-1.5e+2", -150.0), (".5e1", 5.0), ("1e", "1e"), ("7", 7)],
+    [
+        *[("1e-5", 1e-5), ("2E3", 2000.0), ("-1.5e+2", -150.0), (".5e1", 5.0), ("1e", "1e")],
+        *[("7", 7), ("-7", -7), ("1_000", 1000), ("0", 0), ("0x1F", 31), ("0o17", 15)],
+        *[("1.5", 1.5), ("1.", 1.0), (".5", 0.5), (".inf", float("inf")), ("1_0.5", 10.5)],
+        *[
+            ("1:30", "1:30"),
+            ("1:30.5", "1:30.5"),
+            ("0b11", "0b11"),
+            ("true", True),
+            ("1.2.3", "1.2.3"),
+        ],
+    ],
 )
-def test_exponents_are_numbers_without_a_dot(text: str, value: object) -> None:
-    """`1e-5` is a number, as YAML 1.2 and every reader think."""
+def test_numbers_are_those_of_yaml_1_2(text: str, value: object) -> None:
+    """`1e-5` is a number and `1:30` is none, as every reader thinks."""
     result = parse_yaml(f"x: {text}", where="test")["x"]
     assert (result, type(result)) == (value, type(value))
 
 
-def test_repeated_key_is_one_warning_with_its_line(caplog: pytest.LogCaptureFixture) -> None:
-    """The last of two equal keys counts, and a person is told where."""
+def test_a_number_with_a_leading_zero_is_decimal(caplog: pytest.LogCaptureFixture) -> None:
+    """It was octal in YAML 1.1, so a person is told."""
     with caplog.at_level(logging.WARNING):
-        assert parse_yaml("a: 1\nb: 2\na: 3\n", where="run.yaml") == {"a": 3, "b": 2}
+        assert parse_yaml("a: 1\nseed: 0123\n", where="run.yaml") == {"a": 1, "seed": 123}
     assert [r.getMessage() for r in caplog.records] == [
-        "run.yaml, line 3: key 'a' is repeated; the last one counts"
+        "run.yaml, line 2: 0123 is read as 123, no octal number"
     ]
+
+
+def test_a_repeated_key_is_refused_with_its_line() -> None:
+    """Which of the two is meant is not for the program to say; merged keys may be written over."""
+    with pytest.raises(ConfigError) as error:
+        parse_yaml("a: 1\nb: 2\na: 3\n", where="run.yaml")
+    assert str(error.value) == (
+        "run.yaml is not valid YAML: line 3, column 1: the key 'a' is repeated; leave one of them"
+    )
+    merged = parse_yaml("x: &x {a: 1}\ny:\n  <<: *x\n  a: 2\n", where="run.yaml")
+    assert merged == {"x": {"a": 1}, "y": {"a": 2}}
 
 
 def test_unsafe_tags_are_refused() -> None:
@@ -62,7 +84,16 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 def test_dumped_values_are_read_back_as_they_are() -> None:
     """Text that looks like a number stays text, order stays, and no anchors are made."""
     shared = {"a": 1}
-    content = {"z": "1e-5", "a": 1e-5, "n": None, "t": "true", "list": [shared, shared], "x": "é"}
+    content = {
+        "o": "0o17",
+        "s": "1:30",
+        "z": "1e-5",
+        "a": 1e-5,
+        "n": None,
+        "t": "true",
+        "list": [shared, shared],
+        "x": "é",
+    }
     text = dump_yaml(content)
     assert parse_yaml(text, where="dump") == content
     assert list(parse_yaml(text, where="dump")) == list(content)

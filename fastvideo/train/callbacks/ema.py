@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from fastvideo.errors import ConfigError
 from fastvideo.logger import init_logger
 from fastvideo.train.callbacks.callback import Callback
+from fastvideo.train.options import as_float, as_int
 from fastvideo.train.step import STEP_SKIPPED
 
 if TYPE_CHECKING:
@@ -147,7 +148,8 @@ class EMACallback(Callback):
         student_ema: The average; None before the run starts.
 
     Raises:
-        ConfigError: ``decay`` is not from 0 to 1, or ``start_iter`` is negative.
+        ConfigError: ``decay`` is not from 0 to 1, ``start_iter`` is negative, or there is no such
+            device.
     """
 
     shared_state_keys: ClassVar[frozenset[str]] = frozenset({"student_ema"})
@@ -159,14 +161,16 @@ class EMACallback(Callback):
         *,
         device: Annotated[str | None, {"default": "the weights' own"}] = None,
     ) -> None:
-        self.decay = float(decay)
-        self.start_iter = int(start_iter)
+        self.decay = as_float(decay, where="callbacks.ema.decay")
+        self.start_iter = as_int(start_iter, where="callbacks.ema.start_iter")
         if not 0.0 <= self.decay <= 1.0:
             message = f"callbacks.ema.decay must be from 0 to 1, got {decay!r}"
             raise ConfigError(message)
         if self.start_iter < 0:
             message = f"callbacks.ema.start_iter must be at least 0, got {start_iter!r}"
             raise ConfigError(message)
+        if device is not None:
+            _check_device(device)
         self.device = device
         self.student_ema: ShadowWeights | None = None
         self._ema_started = False
@@ -316,3 +320,16 @@ def _student_stepped(method: TrainingMethod, iteration: int) -> bool:
         own = getattr(method, "_optimizer_dict", {}).get("student")
         return own is None or any(own is other for other in method.get_optimizers(iteration))
     return True
+
+
+def _check_device(name: object) -> None:
+    """Refuses a device that torch does not know, or that this machine lacks."""
+    key = "callbacks.ema.device"
+    try:
+        kind = torch.device(str(name)).type
+    except RuntimeError as error:
+        message = f"{key}: expected a device such as cpu or cuda, got {name!r}"
+        raise ConfigError(message) from error
+    if kind == "cuda" and not torch.cuda.is_available():
+        message = f"{key} is {name!r}, but CUDA is not available here; set --{key} cpu, or leave it"
+        raise ConfigError(message)

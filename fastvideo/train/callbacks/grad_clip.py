@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 from fastvideo.distributed.collective_wait import timed_collective
 from fastvideo.logger import init_logger
 from fastvideo.train.callbacks.callback import Callback
+from fastvideo.train.options import as_bool, as_float
 from fastvideo.train.trackers.step_tracker import StepTracker
 
 if TYPE_CHECKING:
@@ -32,11 +33,20 @@ class GradNormClipCallback(Callback):
     Args:
         max_grad_norm: The largest norm; 0 or less does nothing at all.
         log_grad_norms: Log ``grad_norm/<target>``, measured before clipping, unless it is 0.
+
+    Raises:
+        ConfigError: A value is of another type.
     """
 
     def __init__(self, max_grad_norm: float = 1.0, *, log_grad_norms: bool = True) -> None:
-        self.max_grad_norm = float(max_grad_norm)
-        self.log_grad_norms = bool(log_grad_norms)
+        # Infinity measures and never clips.
+        is_infinite = isinstance(max_grad_norm, float) and math.isinf(max_grad_norm)
+        self.max_grad_norm = (
+            max_grad_norm
+            if is_infinite
+            else as_float(max_grad_norm, where="callbacks.grad_clip.max_grad_norm")
+        )
+        self.log_grad_norms = as_bool(log_grad_norms, where="callbacks.grad_clip.log_grad_norms")
 
     def on_before_optimizer_step(self, method: TrainingMethod, iteration: int = 0) -> None:
         """Clips the targets that the method names for this step.

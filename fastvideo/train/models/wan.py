@@ -189,10 +189,11 @@ class WanModel(ModelBase):
         try:
             self._wan.set_attention_backend(backend)
         except (ImportError, RuntimeError, ValueError) as error:
+            known = name.upper() in _ATTENTION_BACKENDS
+            hint = "" if known else did_you_mean(name.upper(), _ATTENTION_BACKENDS)
             message = (
                 f"attention_backend {name!r} cannot be used here: {error}; known names are "
-                f"{', '.join(_ATTENTION_BACKENDS)} and those of diffusers."
-                f"{did_you_mean(name.upper(), _ATTENTION_BACKENDS)}"
+                f"{', '.join(_ATTENTION_BACKENDS)} and those of diffusers.{hint}"
             )
             raise ConfigError(message) from error
         self.attention_backend = name

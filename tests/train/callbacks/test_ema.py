@@ -139,11 +139,21 @@ def test_without_a_student_the_start_fails() -> None:
         EMACallback().on_train_start(SimpleNamespace(), iteration=0)
 
 
-@pytest.mark.parametrize("decay", [-0.1, 1.1, float("nan")])
+@pytest.mark.parametrize("decay", [-0.1, 1.1, float("nan"), "abc"])
 def test_a_decay_outside_0_to_1_is_refused(decay: float) -> None:
     """The error names the key."""
-    with pytest.raises(ConfigError, match=r"callbacks\.ema\.decay must be from 0 to 1"):
+    with pytest.raises(ConfigError, match=r"callbacks\.ema\.decay"):
         EMACallback(decay=decay)
+
+
+def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both a word that is no device and CUDA where there is none; the error names the key."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=r"callbacks\.ema\.device: .* got 'potato'"):
+        EMACallback(device="potato")
+    with pytest.raises(ConfigError, match=r"callbacks\.ema\.device is 'cuda:1', but CUDA is not"):
+        EMACallback(device="cuda:1")
+    assert EMACallback(device="cpu").device == "cpu"
 
 
 def test_a_negative_start_is_refused() -> None:

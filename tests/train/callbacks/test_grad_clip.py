@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from fastvideo.errors import ConfigError
 from fastvideo.train.callbacks.grad_clip import GradNormClipCallback, clip_gradients, global_norm
 from fastvideo.train.trackers import StepTracker, Tracker
 
@@ -162,3 +163,13 @@ def test_inside_a_run_the_norm_is_not_read_at_once() -> None:
     (item,) = tracker.take_deferred()
     assert (item.name, item.drop_zero) == ("grad_norm/student", True)
     assert float(item.value) == 2.0
+
+
+def test_values_of_another_type_are_refused() -> None:
+    """The errors name the keys; infinity measures without clipping, and numbers may be text."""
+    with pytest.raises(ConfigError, match=r"callbacks\.grad_clip\.max_grad_norm: .* got 'abc'"):
+        GradNormClipCallback("abc")
+    with pytest.raises(ConfigError, match=r"callbacks\.grad_clip\.log_grad_norms"):
+        GradNormClipCallback(log_grad_norms="maybe")
+    assert GradNormClipCallback(math.inf).max_grad_norm == math.inf
+    assert GradNormClipCallback("0.5").max_grad_norm == 0.5

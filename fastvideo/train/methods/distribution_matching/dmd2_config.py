@@ -8,14 +8,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from fastvideo.errors import ConfigError
-from fastvideo.train.config import LR_SCHEDULERS
+from fastvideo.train.config import LARGEST_RATE, LR_SCHEDULERS
 from fastvideo.train.models.conditioning import parse_unconditional_policy
 from fastvideo.train.options import (
     get_optional_float,
-    get_optional_int,
     parse_betas,
     require_bool,
     require_choice,
+    require_positive_int,
 )
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class DMD2Config:
     dmd_denoising_steps: tuple[float, ...] = field(
         metadata={"allowed": "descending, above 0, at most 1000"}
     )
-    generator_update_interval: int = field(metadata={"unit": "steps"})
+    generator_update_interval: int = field(metadata={"allowed": "at least 1", "unit": "steps"})
     real_score_guidance_scale: float
     fake_score_learning_rate: float = field(metadata={"allowed": "above 0"})
     fake_score_betas: tuple[float, float] = field(metadata={"allowed": "each from 0 to below 1"})
@@ -101,7 +101,9 @@ class DMD2Config:
         return cls(
             rollout_mode=_ROLLOUT_MODES[mode],
             dmd_denoising_steps=_denoising_steps(method, num_train_timesteps),
-            generator_update_interval=_interval(method),
+            generator_update_interval=require_positive_int(
+                method, "generator_update_interval", default=1, where=_WHERE
+            ),
             real_score_guidance_scale=guidance,
             fake_score_learning_rate=_fake_score_learning_rate(method),
             fake_score_betas=parse_betas(method, "fake_score_betas", where=_WHERE),
@@ -152,18 +154,12 @@ def _text(method: Mapping[str, Any], key: str) -> str:
     return value.strip().lower()
 
 
-def _interval(method: Mapping[str, Any]) -> int:
-    """Returns the interval; 0 and less mean every step."""
-    given = get_optional_int(method, "generator_update_interval", default=1, where=_WHERE)
-    return max(1, given or 1)
-
-
 def _fake_score_learning_rate(method: Mapping[str, Any]) -> float:
     rate = get_optional_float(method, "fake_score_learning_rate", where=_WHERE)
-    if rate is None or rate <= 0:
+    if rate is None or not 0 < rate <= LARGEST_RATE:
         message = (
             f"{_WHERE}.fake_score_learning_rate is {rate!r}; DMD2 trains the critic, which needs a "
-            "learning rate above 0"
+            f"learning rate above 0 and at most {LARGEST_RATE:g}"
         )
         raise ConfigError(message)
     return rate

@@ -43,11 +43,11 @@ def test_rollout_modes_have_several_spellings(toys: ModuleType, written: str, mo
     assert _parse(toys, rollout_mode=written).rollout_mode == mode
 
 
-@pytest.mark.parametrize(("written", "interval"), [(0, 1), (-3, 1), (1, 1), (5, 5), ("4", 4)])
-def test_an_interval_below_one_means_every_step(
+@pytest.mark.parametrize(("written", "interval"), [(None, 1), (1, 1), (5, 5), ("4", 4)])
+def test_the_interval_is_every_step_unless_it_is_set(
     toys: ModuleType, written: object, interval: int
 ) -> None:
-    """0 and negative intervals update the student in every step."""
+    """A number of steps, perhaps as text."""
     config = _parse(toys, generator_update_interval=written)
     assert config.generator_update_interval == interval
 
@@ -57,6 +57,9 @@ def test_an_interval_below_one_means_every_step(
     [
         ("rollout_mode", None, r"method\.rollout_mode"),
         ("rollout_mode", "dream", r"method\.rollout_mode"),
+        ("generator_update_interval", 0, r"interval: expected a whole number of at least 1, got 0"),
+        ("generator_update_interval", -5, r"method\.generator_update_interval: .* got -5"),
+        ("fake_score_learning_rate", 1e300, "above 0 and at most"),
         ("dmd_denoising_steps", None, r"method\.dmd_denoising_steps"),
         ("dmd_denoising_steps", [], r"method\.dmd_denoising_steps"),
         ("dmd_denoising_steps", [500, 1000], "descending"),
