@@ -197,6 +197,12 @@ VARIABLES: dict[str, EnvVar] = {
             "Log how long every stage of an inference pipeline took, waiting for the device",
         ),
         EnvVar(
+            "FASTVIDEO_LAUNCHER_PID",
+            "count",
+            0,
+            "Set by the launcher: its process id, so that ranks end with it (0: they do not)",
+        ),
+        EnvVar(
             "FASTVIDEO_STOP_FILE",
             "text",
             "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -83,7 +84,12 @@ def run(args: argparse.Namespace) -> int:
     for note in plan.notes:
         sys.stderr.write(f"fastvideo: {note}\n")
     sys.stderr.flush()
-    os.execve(plan.argv[0], plan.argv, dict(plan.environ))  # noqa: S606 - fixed program, no shell
+    # Ctrl-C waits until the launcher handles it: it would be a traceback out of an import.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        os.execve(plan.argv[0], plan.argv, dict(plan.environ))  # noqa: S606 - fixed program, no shell
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 class _Collected(logging.Handler):

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fastvideo import envs
 from fastvideo.errors import ConfigError, FastVideoError
 from fastvideo.train.entrypoint.arguments import parse_arguments
+from fastvideo.train.entrypoint.launcher_death import announce_launcher
 from fastvideo.train.entrypoint.mistakes import recorded_failure
 from fastvideo.train.entrypoint.stop_file import StopFile
 from fastvideo.train.entrypoint.termination import pending_s
@@ -72,14 +73,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     stop_file = StopFile(os.environ)
     signals = _Signals(stop_file)
+    signals.handle_start()
     try:
         stop_file.announce()
+        announce_launcher(os.environ)
         return _launch(sys.argv[1:] if argv is None else list(argv), signals)
     except FastVideoError as error:
         sys.stderr.write(f"error: {error}\n")
         return _MISTAKE
-    except KeyboardInterrupt:
-        return _SIGNAL_STATUS + signal.SIGINT
     finally:
         stop_file.remove()
 
@@ -234,6 +235,15 @@ class _Signals:
         self._first_at = 0.0
         self._exception: Any = None
 
+    def handle_start(self) -> None:
+        """Lets a signal end this process at once, which has started nothing yet.
+
+        Ctrl-C may wait for this, see `fastvideo train`: an exception inside of an import can come
+        out as any other one, or as a traceback.
+        """
+        self._handle(self._on_early_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
     def install(self, exception: type[Exception]) -> None:
         """Handles the signals from now on.
 
@@ -241,9 +251,18 @@ class _Signals:
             exception: Torchrun's `SignalException`.
         """
         self._exception = exception
+        self._handle(self._on_signal)
+
+    def _handle(self, handler: Callable[[int, FrameType | None], None]) -> None:
         for number in _SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN or number != signal.SIGHUP:
-                signal.signal(number, self._on_signal)
+                signal.signal(number, handler)
+
+    def _on_early_signal(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self._stop_file.remove()
+        os.write(2, f"fastvideo: stopped by {signal.Signals(number).name}\n".encode())
+        os._exit(_SIGNAL_STATUS + number)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame

@@ -44,6 +44,7 @@ from fastvideo.train.builder import build_from_config
 from fastvideo.train.checkpoint.lock import output_dir_held
 from fastvideo.train.checkpoint.manager import CheckpointConfig, CheckpointManager
 from fastvideo.train.entrypoint.arguments import TrainArguments, parse_arguments
+from fastvideo.train.entrypoint.launcher_death import LauncherDeath
 from fastvideo.train.entrypoint.mistakes import tell_mistake
 from fastvideo.train.entrypoint.peers import PeerConnections
 from fastvideo.train.entrypoint.stop_file import stopping_for_s, was_stopped
@@ -109,8 +110,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if rank == 0:
         for given, meant in envs.misspelled_variables().items():
             logger.warning("%s is set, but is no variable: is %s meant?", given, meant)
+    launcher = LauncherDeath(os.environ)
     with terminate_by_exception() as termination:
-        _run(arguments, termination)
+        launcher.send_sigterm()
+        try:
+            _run(arguments, termination)
+        except Terminated:
+            if launcher.has_happened():
+                logger.warning("the launcher is gone, and this rank ends with it")
+            raise
     return 0
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -197,6 +198,43 @@ def test_signals_end_the_launcher_without_a_traceback(
     assert process.returncode == 128 + number
     assert "writing what is pending" in output
     assert "Traceback" not in output
+
+
+@pytest.mark.slow
+def test_ranks_end_with_a_launcher_that_is_killed(run_file: Path) -> None:
+    """As on SIGTERM: the step is finished and saved."""
+    out = run_file.parent / "out"
+    process = _start(
+        run_file,
+        "--training.loop.max_train_steps=1000000000",
+        "--training.checkpoint.training_state_checkpointing_steps=1000000000",
+    )
+    assert process.stdout is not None
+    try:
+        while not process.stdout.readline().startswith("ready "):
+            assert process.poll() is None
+        process.kill()
+        output, _ = process.communicate(timeout=60)  # to the end of the rank, which writes there
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert [path.name[:11] for path in out.glob("c*")] == ["checkpoint-"]
+    assert "the launcher is gone, and this rank ends with it" in output
+    assert "Traceback" not in output
+
+
+def test_ctrl_c_before_the_start_is_one_line(run_file: Path) -> None:
+    """Also one that came while modules were imported, which `fastvideo train` lets wait."""
+    program = (
+        "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}); "
+        "signal.raise_signal(signal.SIGINT); os.execv(sys.executable, sys.argv[1:])"
+    )
+    words = [sys.executable, "-m", LAUNCH, "-m", ENTRY, "--config", str(run_file)]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "fastvideo: stopped by SIGINT\n"
 
 
 def test_ranks_have_the_time_to_save(run_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
