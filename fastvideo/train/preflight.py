@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fastvideo import envs
 from fastvideo.errors import ConfigError
+from fastvideo.train.checkpoint.checksums import check_metadata
 from fastvideo.train.checkpoint.layout import LATEST, resolve_checkpoint
 from fastvideo.train.checkpoint.origin import (
     MethodNames,
     newest_whole,
     refuse_mixing,
     refuse_other_method,
+    refuse_starting_among,
 )
 from fastvideo.train.options import as_int
 from fastvideo.train.targets import check_own_target, is_own, named_targets
@@ -55,7 +57,7 @@ def check_run(cfg: RunConfig, *, dry_run: bool) -> None:
             check_own_target(target, where=where)
     reject_unavailable(cfg.training)
     _check_output_dir(cfg.training.checkpoint.output_dir)
-    _check_checkpoints(cfg.training.checkpoint, str(cfg.method.get(_TARGET, "")))
+    _check_checkpoints(cfg.training.checkpoint, str(cfg.method.get(_TARGET, "")), dry_run=dry_run)
     checked_tracker_names(cfg.training.tracker.trackers)
     if dry_run:
         return
@@ -220,7 +222,7 @@ def _check_validation(settings: Mapping[str, Any] | None, output_dir: str) -> No
         raise ConfigError(message)
 
 
-def _check_checkpoints(checkpoint: CheckpointConfig, method: str) -> None:
+def _check_checkpoints(checkpoint: CheckpointConfig, method: str, *, dry_run: bool) -> None:
     """Looks for a place to save to, and for what a run is to go on from."""
     saves = checkpoint.training_state_checkpointing_steps > 0
     if saves and not checkpoint.output_dir:
@@ -236,10 +238,13 @@ def _check_checkpoints(checkpoint: CheckpointConfig, method: str) -> None:
         if is_latest
         else resolve_checkpoint(checkpoint.resume_from_checkpoint, checkpoint.output_dir)
     )
-    if not is_own(method):
-        return  # it may derive from the one that saved; the trainer knows when it is loaded
-    names = MethodNames(method, {method.rpartition(".")[2]})
     if resumed is not None:
-        refuse_other_method(resumed, names)
-    if saves and not is_latest:
-        refuse_mixing(checkpoint.output_dir, names)
+        check_metadata(resumed)
+    if is_own(method):  # another may derive from the one that saved; the trainer knows that later
+        names = MethodNames(method, {method.rpartition(".")[2]})
+        if resumed is not None:
+            refuse_other_method(resumed, names)
+        if saves and not is_latest:
+            refuse_mixing(checkpoint.output_dir, names)
+    if saves and not is_latest and not dry_run:
+        refuse_starting_among(checkpoint.output_dir, newest_whole(checkpoint.output_dir), resumed)

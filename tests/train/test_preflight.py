@@ -225,3 +225,15 @@ def test_a_checkpoint_of_another_method_is_refused(tmp_path: Path) -> None:
     checkpoint.training_state_checkpointing_steps = 1
     with pytest.raises(CheckpointError, match=f"output_dir: .*{refused}"):
         preflight.check_run(cfg, dry_run=False)
+    metadata = {"method": {"target": cfg.method["_target_"]}}
+    (dcp.parent / "metadata.json").write_text(json.dumps(metadata))
+    refused = "has checkpoints of an earlier run, up to checkpoint-3, and this run would begin from"
+    with pytest.raises(CheckpointError, match=f"output_dir: .* {refused} the start"):
+        preflight.check_run(cfg, dry_run=False)
+    preflight.check_run(cfg, dry_run=True)
+    for resume in ("latest", str(tmp_path), str(dcp)):
+        checkpoint.resume_from_checkpoint = resume
+        preflight.check_run(cfg, dry_run=False)
+    (dcp.parent / "metadata.json").write_text(json.dumps(metadata | {"step": 4}))
+    with pytest.raises(CheckpointError, match=r"checkpoint-3 is named after step 3, .* step 4\."):
+        preflight.check_run(cfg, dry_run=False)

@@ -7,18 +7,21 @@ import os
 import shutil
 import time
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from fastvideo.logger import init_logger
-from fastvideo.train.checkpoint.errors import CheckpointWriteError
+from fastvideo.train.checkpoint.checksums import CHECKSUMS, checksum, signed
+from fastvideo.train.checkpoint.errors import CheckpointError, CheckpointWriteError
 from fastvideo.train.checkpoint.layout import (
     DCP,
+    DCP_METADATA,
     METADATA,
     REPLACED,
     UNFINISHED,
     checkpoint_name,
     checkpoint_step,
     list_checkpoints,
+    read_metadata,
 )
 
 if TYPE_CHECKING:
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 logger = init_logger(__name__)
+
+NONFINITE: Final = "nonfinite"
+"""Key of ``metadata.json``: names of tensors that were NaN or infinite somewhere, the first few."""
 
 _MIB = 2**20
 
@@ -92,7 +98,9 @@ def begin_directory(output_dir: Path, step: int) -> Path:
     return path
 
 
-def complete_directory(path: Path, step: int, metadata: Mapping[str, Any]) -> Path:
+def complete_directory(
+    path: Path, step: int, metadata: Mapping[str, Any], checksums: Mapping[str, str] | None = None
+) -> Path:
     """Gives a written checkpoint its name, after which it counts.
 
     One of the same step that is there already is replaced.
@@ -100,7 +108,9 @@ def complete_directory(path: Path, step: int, metadata: Mapping[str, Any]) -> Pa
     Args:
         path: What :func:`begin_directory` returned, with everything but ``metadata.json``.
         step: The step.
-        metadata: What that file says besides the files' names and sizes.
+        metadata: What that file says besides the files' names, sizes and checksums.
+        checksums: Those of files that other processes may have written, by name. That of the index
+            of ``dcp/`` is taken here.
 
     Returns:
         The checkpoint's directory.
@@ -115,9 +125,11 @@ def complete_directory(path: Path, step: int, metadata: Mapping[str, Any]) -> Pa
             for file in sorted(path.rglob("*"))
             if file.is_file()
         }
+        index = {f"{DCP}/{DCP_METADATA}": checksum((path / DCP / DCP_METADATA).read_bytes())}
         content = {"step": step, "time": time.time(), **metadata, "files": files}
+        content = signed({**content, CHECKSUMS: {**(checksums or {}), **index}})
         with (path / METADATA).open("w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1, default=str)
+            json.dump(content, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
         _sync(path / DCP)
@@ -156,6 +168,8 @@ def remove_leftovers(output_dir: Path) -> None:
 def keep_newest(output_dir: Path, count: int, *, always: Path) -> None:
     """Removes all checkpoints but the newest.
 
+    Where none of these is known to be of finite numbers, the newest that is stays as well.
+
     Args:
         output_dir: The run's output directory.
         count: How many stay; 0 keeps all.
@@ -165,7 +179,13 @@ def keep_newest(output_dir: Path, count: int, *, always: Path) -> None:
     if count <= 0:
         return
     others = [path for path in list_checkpoints(output_dir) if path != always]
-    for path in others[: max(0, len(others) - (count - 1))]:
+    split = max(0, len(others) - (count - 1))
+    spare = None
+    if split and not any(is_finite(path) for path in (always, *others[split:])):
+        spare = next((path for path in reversed(others[:split]) if is_finite(path)), None)
+    for path in others[:split]:
+        if path == spare:
+            continue
         # Renamed first: a directory that is half removed must not look like a checkpoint.
         doomed = path.with_name(f"{REPLACED}{checkpoint_step(path)}-{os.getpid()}")
         try:
@@ -174,6 +194,18 @@ def keep_newest(output_dir: Path, count: int, *, always: Path) -> None:
             logger.warning("cannot remove %s: %s", path, error)
         else:
             remove_directory(doomed)
+
+
+def is_finite(checkpoint: Path) -> bool:
+    """Tells whether nothing in a checkpoint was NaN or infinite when it was saved.
+
+    Args:
+        checkpoint: Its directory; one of an older version, which does not say, passes.
+    """
+    try:
+        return not read_metadata(checkpoint).get(NONFINITE)
+    except CheckpointError:
+        return False
 
 
 def _sync(directory: Path) -> None:

@@ -21,8 +21,10 @@ from fastvideo.distributed import RankGroup
 from fastvideo.errors import ConfigError
 from fastvideo.logger import init_logger
 from fastvideo.train.checkpoint import storage
+from fastvideo.train.checkpoint.checksums import check_metadata, verify_checksums
 from fastvideo.train.checkpoint.directory import telling_of_files
 from fastvideo.train.checkpoint.errors import CheckpointError
+from fastvideo.train.checkpoint.finite import describe_nonfinite, nonfinite_names
 from fastvideo.train.checkpoint.fit import CALLBACKS
 from fastvideo.train.checkpoint.layout import (
     DCP,
@@ -100,10 +102,18 @@ def export_checkpoint(request: ExportRequest) -> Path:
     if checkpoint is None:
         message = "--checkpoint is empty; give a directory called checkpoint-<step>"
         raise ConfigError(message)
+    check_metadata(checkpoint)
+    verify_checksums(checkpoint)
     spec = _role_spec(checkpoint, request.role)
     base = resolve_model_path(_base_model(request, checkpoint, spec), option="--base-model")
     transformer = load_transformer(base, override_safetensor=_override(spec))
     count = _fill(transformer, checkpoint, request)
+    nonfinite = nonfinite_names(dict(transformer.named_parameters()))
+    if nonfinite:
+        logger.warning(
+            "%s: %s: videos of this model will be of no use; export an older checkpoint",
+            *(checkpoint, describe_nonfinite(nonfinite)),
+        )
     for parameter in transformer.parameters():  # buffers are not written
         parameter.data = parameter.data.to(_DTYPES[request.dtype])
     unfinished = request.output_dir.with_name(f".tmp-{request.output_dir.name}-{os.getpid()}")

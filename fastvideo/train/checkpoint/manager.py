@@ -21,18 +21,23 @@ from fastvideo.errors import FastVideoError, counted
 from fastvideo.logger import init_logger
 from fastvideo.profiler import profiler_region
 from fastvideo.train.checkpoint import storage
+from fastvideo.train.checkpoint.checksums import check_metadata, check_step, verify_checksums
 from fastvideo.train.checkpoint.data_position import data_state, restore_data_state
 from fastvideo.train.checkpoint.directory import (
+    NONFINITE,
     begin_directory,
     check_writable,
     complete_directory,
     free_space,
+    is_finite,
     keep_newest,
     remove_directory,
     remove_leftovers,
     telling_of_files,
 )
 from fastvideo.train.checkpoint.errors import CheckpointError, CheckpointWriteError
+from fastvideo.train.checkpoint.finite import describe_nonfinite, nonfinite_names
+from fastvideo.train.checkpoint.fit import CALLBACKS
 from fastvideo.train.checkpoint.layout import (
     DCP,
     LATEST,
@@ -44,13 +49,13 @@ from fastvideo.train.checkpoint.layout import (
 )
 from fastvideo.train.checkpoint.origin import (
     METHOD,
-    OUTPUT_KEY,
     RESUME_KEY,
     MethodNames,
     describe_method,
     misfit_message,
     refuse_mixing,
     refuse_other_method,
+    refuse_starting_among,
 )
 from fastvideo.train.checkpoint.plain import from_plain, read_plain, to_plain, write_plain
 from fastvideo.train.checkpoint.rng import random_state, reseed_new_rank, restore_random_state
@@ -65,6 +70,8 @@ if TYPE_CHECKING:
 
 logger = init_logger(__name__)
 
+_NAMES_KEPT: Final = 20
+_RANK_KEYS: Final = {"step", "rank", "world_size", "rng", "data", "method", CALLBACKS}
 _PACKAGES: Final = ("fastvideo", "torch", "diffusers")
 
 
@@ -83,6 +90,19 @@ class CheckpointConfig:
     async_save: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What the ranks say of what they write.
+
+    Attributes:
+        checksums: Those of the ranks' files, by name.
+        nonfinite: Names of tensors that are NaN or infinite somewhere.
+    """
+
+    checksums: dict[str, str]
+    nonfinite: list[str]
+
+
 @dataclass(slots=True)
 class _Pending:
     """A save that a thread is busy with.
@@ -91,6 +111,7 @@ class _Pending:
         step: The step that is saved.
         path: Where it is written.
         future: Done when the ranks have written.
+        written: What is known of it already.
         error: What went wrong on this rank, once :attr:`thread` has ended.
         thread: Waits for the others, and completes the checkpoint on the first rank.
     """
@@ -98,6 +119,7 @@ class _Pending:
     step: int
     path: Path
     future: Future[Any]
+    written: _Written
     error: str = ""
     thread: threading.Thread | None = None
 
@@ -226,14 +248,23 @@ class CheckpointManager:
 
     def _write(self, path: Path, step: int) -> None:
         tensors = self._state.tensors()
-        self._on_all_ranks(lambda: self._write_rank_file(path, step))
+        constants = self._state.constants()
+        nonfinite = nonfinite_names({n: t for n, t in tensors.items() if n not in constants})
+        sums, found = zip(
+            *self._from_all_ranks(lambda: (self._write_rank_file(path, step), nonfinite)),
+            strict=True,
+        )
+        names = [rank_file_name(rank) for rank in range(len(sums))]
+        written = _Written(
+            dict(zip(names, sums, strict=True)), sorted({n for f in found for n in f})
+        )
         if self.config.async_save:
-            self._write_later(tensors, path, step)
+            self._write_later(tensors, path, step, written)
             return
         storage.save_tensors(tensors, path / DCP, self._ranks)
-        self._on_first_rank(lambda: self._complete(path, step))
+        self._on_first_rank(lambda: self._complete(path, step, written))
 
-    def _write_rank_file(self, path: Path, step: int) -> None:
+    def _write_rank_file(self, path: Path, step: int) -> str:
         if not path.is_dir():
             message = (
                 f"training.checkpoint.output_dir: rank {self._ranks.rank} does not see {path}, "
@@ -251,24 +282,37 @@ class CheckpointManager:
         plain = to_plain(content, where="the run's state")
         file = path / rank_file_name(self._ranks.rank)
         with telling_of_files("cannot write", file):
-            write_plain(file, plain)
+            return write_plain(file, plain)
 
-    def _complete(self, path: Path, step: int) -> None:
-        metadata = {
+    def _complete(self, path: Path, step: int, written: _Written) -> None:
+        metadata: dict[str, Any] = {
             "config": self._raw_config,
             METHOD: describe_method(self._method, self._state.roles(), self._state.optimizers()),
             "world_size": self._ranks.world_size,
             "versions": _versions(),
         }
-        checkpoint = complete_directory(path, step, metadata)
+        if written.nonfinite:
+            metadata[NONFINITE] = written.nonfinite[:_NAMES_KEPT]
+        checkpoint = complete_directory(path, step, metadata, written.checksums)
         keep_newest(self.output_dir, self.config.keep_last, always=checkpoint)
         logger.info("saved %s", checkpoint)
+        if written.nonfinite:
+            good = _newest_finite(self.output_dir)
+            logger.warning(
+                "%s: %s; %s",
+                *(checkpoint, describe_nonfinite(written.nonfinite)),
+                f"{good.name} is the newest without, and stays"
+                if good
+                else "there is none without",
+            )
 
-    def _write_later(self, tensors: dict[str, torch.Tensor], path: Path, step: int) -> None:
+    def _write_later(
+        self, tensors: dict[str, torch.Tensor], path: Path, step: int, written: _Written
+    ) -> None:
         if self._writer is None:
             self._writer = storage.CheckpointWriter(path / DCP)
         future = storage.save_tensors_later(tensors, path / DCP, self._writers, self._writer)
-        pending = _Pending(step, path, future)
+        pending = _Pending(step, path, future, written)
         pending.thread = threading.Thread(
             target=self._complete_later, args=(pending,), name="complete-checkpoint", daemon=True
         )
@@ -280,7 +324,7 @@ class CheckpointManager:
         try:
             storage.finished_save(pending.future, pending.path / DCP)
             if self._ranks.is_first_rank:
-                self._complete(pending.path, pending.step)
+                self._complete(pending.path, pending.step, pending.written)
         except CheckpointError as error:
             pending.error = str(error)
         except Exception as error:  # nobody looks at a thread's exceptions
@@ -320,13 +364,13 @@ class CheckpointManager:
             ConfigError: (a `ValueError`) The directory holds none.
             CheckpointError: It is damaged, or belongs to another run.
         """
-        if self.config.save_steps > 0:
-            self._on_first_rank(lambda: self._look_at_output_dir(resume_from_checkpoint))
-        if not resume_from_checkpoint:
-            return None
         checkpoint: Path | None = self._on_first_rank(
             lambda: resolve_checkpoint(resume_from_checkpoint, self.output_dir)
         )
+        if self.config.save_steps > 0 and resume_from_checkpoint != LATEST:
+            self._on_first_rank(lambda: self._look_at_output_dir(checkpoint))
+        if not resume_from_checkpoint:
+            return None
         if checkpoint is None:
             if self._ranks.is_first_rank:
                 logger.info(
@@ -335,6 +379,8 @@ class CheckpointManager:
                 )
             return None
         step = _step(checkpoint)
+        self._on_first_rank(lambda: check_metadata(checkpoint))
+        self._on_all_ranks(lambda: self._verify_checksums(checkpoint))
         index, tensors = self._fitting(checkpoint)
         own = self._on_all_ranks(lambda: self._read_rank_file(checkpoint))
         self._on_all_ranks(lambda: self._verify(checkpoint, index))
@@ -347,6 +393,7 @@ class CheckpointManager:
         self._last_saved = step
         if self._ranks.is_first_rank:
             logger.info("going on after step %d from %s", step, checkpoint)
+            self._warn_of_nonfinite(checkpoint)
             self._warn_of_settings(checkpoint, overridden)
             self._warn_of_others(checkpoint, own)
         return step
@@ -374,21 +421,19 @@ class CheckpointManager:
             first = read_plain(checkpoint / rank_file_name(0))
             if self._ranks.rank >= int(first.get("world_size", 0)):
                 return dict(from_plain(first))
-        return dict(from_plain(read_plain(path)))
+        content = read_plain(path)
+        missing = sorted(_RANK_KEYS - content.keys())
+        if missing:
+            message = f"{path} is no file of a rank: it has no {', '.join(missing)}"
+            raise CheckpointError(message)
+        check_step(checkpoint, content["step"], path.name)
+        return dict(from_plain(content))
 
-    def _look_at_output_dir(self, resume_from_checkpoint: str) -> None:
-        """Refuses to save among checkpoints of another method; warns of older ones of this one."""
+    def _look_at_output_dir(self, resumed: Path | None) -> None:
+        """Refuses to save among checkpoints that this run does not go on from."""
         names = MethodNames.of(self._method, self._raw_config)
-        if resume_from_checkpoint == LATEST:
-            return  # the newest is refused as what to go on from
         newest = refuse_mixing(self.output_dir, names)
-        if newest is not None and not resume_from_checkpoint:
-            logger.warning(
-                "%s has checkpoints up to step %d, and this run begins from the start: it will "
-                "replace and remove some of them. Set --%s latest to go on with them, or "
-                "another --%s to keep them",
-                *(self.output_dir, _step(newest), RESUME_KEY, OUTPUT_KEY),
-            )
+        refuse_starting_among(self.output_dir, newest, resumed)
 
     def _fitting(self, checkpoint: Path) -> tuple[Any, dict[str, torch.Tensor]]:
         """Returns a checkpoint's index and the tensors to read, if it belongs to this run."""
@@ -404,6 +449,9 @@ class CheckpointManager:
                 logger.warning("%s: %s", checkpoint, note)
         return index, tensors
 
+    def _verify_checksums(self, checkpoint: Path) -> None:
+        verify_checksums(checkpoint, part=self._ranks.rank, parts=self._ranks.world_size)
+
     def _verify(self, checkpoint: Path, index: Any) -> None:  # noqa: ANN401 - torch's index
         ranks = self._ranks
         storage.verify_files(checkpoint / DCP, index, part=ranks.rank, parts=ranks.world_size)
@@ -413,6 +461,17 @@ class CheckpointManager:
     ) -> None:
         with _naming_misfits(checkpoint):
             self._state.restore(tensors, own)
+
+    def _warn_of_nonfinite(self, checkpoint: Path) -> None:
+        if is_finite(checkpoint):
+            return
+        good = _newest_finite(checkpoint.parent)
+        advice = "there is none without"
+        if good is not None:
+            advice = f"to go on from the newest without, set --{RESUME_KEY} {good}"
+        logger.warning(
+            "%s held NaN or infinite values when it was saved; %s", checkpoint.name, advice
+        )
 
     def _warn_of_settings(self, checkpoint: Path, overridden: list[str]) -> None:
         if overridden:
@@ -462,6 +521,15 @@ class CheckpointManager:
             raise error or errors[0]
         return value
 
+    def _from_all_ranks(self, work: Callable[[], Any]) -> list[Any]:
+        """Lets all ranks work; returns what they return, in their order, or raises likewise."""
+        value, error = _attempt(work)
+        results = self._ranks.all_gather_object((value, error))
+        errors = [e for _, e in results if e is not None]
+        if errors:
+            raise error or errors[0]
+        return [v for v, _ in results]
+
 
 def _step(checkpoint: Path) -> int:
     return checkpoint_step(checkpoint) or 0
@@ -474,6 +542,11 @@ def _naming_misfits(checkpoint: Path) -> Iterator[None]:
         yield
     except CheckpointError as error:
         raise CheckpointError(misfit_message(checkpoint, str(error))) from error
+
+
+def _newest_finite(output_dir: Path) -> Path | None:
+    newest_first = reversed(list_checkpoints(output_dir))
+    return next((one for one in newest_first if is_finite(one) and not what_is_missing(one)), None)
 
 
 def _attempt(work: Callable[[], Any]) -> tuple[Any, FastVideoError | None]:

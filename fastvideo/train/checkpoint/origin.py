@@ -176,6 +176,33 @@ def refuse_mixing(output_dir: str | Path, own: MethodNames) -> Path | None:
     return newest
 
 
+def refuse_starting_among(
+    output_dir: str | Path, newest: Path | None, resumed: Path | None
+) -> None:
+    """Refuses to save among the checkpoints of an earlier run that this one does not go on from.
+
+    `latest` would find the earlier run's checkpoint of a later step, and the limit on their number
+    would remove others of them.
+
+    Args:
+        output_dir: The run's output directory.
+        newest: The newest whole checkpoint that is there, if there is one.
+        resumed: What this run goes on from; None for one that begins from the start.
+
+    Raises:
+        CheckpointError: There are such checkpoints.
+    """
+    if newest is None or (resumed is not None and resumed.parent.samefile(newest.parent)):
+        return
+    how = "begin from the start" if resumed is None else f"go on from {resumed}"
+    message = (
+        f"{OUTPUT_KEY}: {output_dir} has checkpoints of an earlier run, up to {newest.name}, and "
+        f"this run would {how} among them. Set --{RESUME_KEY} latest to go on with the earlier "
+        f"run, or --{OUTPUT_KEY} to another directory, or move those checkpoints away"
+    )
+    raise CheckpointError(message)
+
+
 def misfit_message(checkpoint: Path, misfit: str, *, key: str = RESUME_KEY) -> str:
     """Returns why a run cannot go on from a checkpoint, and what to do instead.
 

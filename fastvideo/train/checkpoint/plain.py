@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
+import zipfile
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
 
+from fastvideo.train.checkpoint.checksums import checksum
 from fastvideo.train.checkpoint.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -64,8 +67,11 @@ def from_plain(value: Any) -> Any:  # noqa: ANN401 - as above
     return value
 
 
-def write_plain(path: Path, content: dict[str, Any]) -> None:
+def write_plain(path: Path, content: dict[str, Any]) -> str:
     """Writes what :func:`to_plain` returned, and waits until it is on the disk.
+
+    Returns:
+        The checksum of the file, taken before it was written.
 
     Raises:
         OSError: The file cannot be written.
@@ -76,6 +82,7 @@ def write_plain(path: Path, content: dict[str, Any]) -> None:
         file.write(buffer.getbuffer())
         file.flush()
         os.fsync(file.fileno())
+    return checksum(buffer.getbuffer())
 
 
 def read_plain(path: Path) -> dict[str, Any]:
@@ -85,15 +92,34 @@ def read_plain(path: Path) -> dict[str, Any]:
         CheckpointError: The file is missing, damaged, or holds something else.
     """
     try:
+        _check_archive(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever a damaged file makes of torch's reader
-        reason = str(error).strip().partition("\n")[0]
-        message = f"{path} cannot be read: {type(error).__name__}: {reason}"
+        message = f"{path} cannot be read: {_reason(error)}; resume from another checkpoint"
         raise CheckpointError(message) from error
     if not isinstance(content, dict):
         message = f"{path} holds a {type(content).__name__}; expected the state of a rank"
         raise CheckpointError(message)
     return content
+
+
+def _check_archive(path: Path) -> None:
+    """Compares a file's parts with the checksums that torch writes and does not compare."""
+    if not zipfile.is_zipfile(path):
+        return  # torch says what it makes of it
+    with zipfile.ZipFile(path) as archive:
+        damaged = archive.testzip()
+    if damaged is not None:
+        message = "its content does not match its checksum"
+        raise zipfile.BadZipFile(message)
+
+
+def _reason(error: Exception) -> str:
+    """Returns what is wrong, without torch's advice to execute what is in the file."""
+    kind = type(error).__name__
+    if isinstance(error, pickle.UnpicklingError):
+        return f"{kind}: it is damaged, or holds more than numbers, texts, containers and tensors"
+    return f"{kind}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def _exactly(value: Any, where: str) -> Any:  # noqa: ANN401 - a scalar of whatever type

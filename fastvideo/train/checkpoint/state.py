@@ -44,6 +44,7 @@ _SETTINGS: Final = (
     (("betas",), "betas"),
     (("weight_decay",), "weight decay"),
 )
+_WRAPPERS: Final = frozenset(("_checkpoint_wrapped_module", "_orig_mod"))
 _FLAT: Final = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
@@ -79,6 +80,15 @@ class RunState:
                 continue
             found |= {f"{key}.{n}": v for n, v in state.items() if isinstance(v, torch.Tensor)}
         return found | self._callback_tensors()
+
+    def constants(self) -> set[str]:
+        """Returns the names of tensors that are constants of the models, such as masks."""
+        return {
+            f"{key}.{_unwrapped(name)}"
+            for key, item in self._method.checkpoint_state().items()
+            if isinstance(item, nn.Module)
+            for name, _ in item.named_buffers()
+        }
 
     def plain(self) -> dict[str, Any]:
         """Returns everything else, as this rank has it: nested mappings of values."""
@@ -220,7 +230,27 @@ class RunState:
     # -- Callbacks -------------------------------------------------------------------------------
 
     def _callback_states(self) -> dict[str, dict[str, Any]]:
-        return {} if self._callbacks is None else self._callbacks.state_dict()
+        states: dict[str, Any] = {} if self._callbacks is None else self._callbacks.state_dict()
+        for name, state in states.items():
+            where = f"state_dict() of {self._callback_kind(name)} (callbacks.{name})"
+            if not isinstance(state, dict):
+                message = (
+                    f"{where} returned a {type(state).__name__}; expected a dict of names to "
+                    "numbers, texts, tensors, numpy arrays and containers of them"
+                )
+                raise CheckpointError(message)
+            for key in self._shared_keys(name) & state.keys():
+                if not isinstance(state[key], dict):
+                    message = (
+                        f"{where} has a {type(state[key]).__name__} as {key!r}, which is one of "
+                        "its shared_state_keys; expected a dict of names to tensors"
+                    )
+                    raise CheckpointError(message)
+        return states
+
+    def _callback_kind(self, name: str) -> str:
+        callback = None if self._callbacks is None else self._callbacks.get(name)
+        return type(callback).__name__
 
     def _shared_keys(self, name: str) -> frozenset[str]:
         callback = None if self._callbacks is None else self._callbacks.get(name)
@@ -268,6 +298,11 @@ def _set_module_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         dict(tensors),
         options=StateDictOptions(ignore_frozen_params=options.ignore_frozen_params, strict=False),
     )
+
+
+def _unwrapped(name: str) -> str:
+    """Returns the name of a tensor without the parts that wrappers of modules add."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
 def _module_options(module: nn.Module) -> StateDictOptions:

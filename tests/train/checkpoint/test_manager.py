@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -273,6 +274,109 @@ def test_a_corrupt_file_is_named(run: Any, tmp_path: Path, name: str) -> None:
     assert torch.equal(run.method.student.transformer.proj_out.weight, before)
 
 
+@pytest.mark.parametrize("name", ["rng_state_rank0.pt", "dcp/.metadata", "metadata.json"])
+@pytest.mark.parametrize("old", [False, True])
+def test_a_changed_byte_is_found(run: Any, tmp_path: Path, name: str, *, old: bool) -> None:
+    """Wherever it is; in checkpoints without checksums at least in the ranks' files."""
+    _manager(run, tmp_path, save_steps=1).maybe_save(1)
+    checkpoint = tmp_path / "checkpoint-1"
+    if old:
+        _forget_checksums(checkpoint)
+        assert _manager(run, tmp_path).maybe_resume(resume_from_checkpoint="latest") == 1
+        if not name.endswith(".pt"):
+            return
+    whole = (checkpoint / name).read_bytes()
+    marks: dict[str, list[tuple[bytes, int]]] = {
+        "rng_state_rank0.pt": [(b"betas", 20), (b"/data/0", 200)],
+        "dcp/.metadata": [(b"proj_out", 0)],
+        "metadata.json": [(b"FineTuneMethod", 0), (b'"seed": 11', 9)],
+    }
+    for mark, offset in marks[name]:
+        place = whole.index(mark) + offset
+        content = bytearray(whole)
+        content[place] ^= 1
+        (checkpoint / name).write_bytes(content)
+        with pytest.raises(CheckpointError, match=rf"{name} .*checksum; resume from another"):
+            _manager(run, tmp_path).maybe_resume(resume_from_checkpoint="latest")
+
+
+def test_a_renamed_checkpoint_is_refused(run: Any, tmp_path: Path) -> None:
+    """Both names are in the message; one without a description is known by its ranks' files."""
+    _manager(run, tmp_path, save_steps=1).maybe_save(1)
+    renamed = (tmp_path / "checkpoint-1").rename(tmp_path / "checkpoint-100")
+    for file in ("metadata.json", "rng_state_rank0.pt"):
+        with pytest.raises(
+            CheckpointError, match=rf"checkpoint-100 is named after step 100, but its {file} is of"
+        ) as refusal:
+            _manager(run, tmp_path).maybe_resume(resume_from_checkpoint="latest")
+        assert "its own name again (checkpoint-1)" in str(refusal.value)
+        (renamed / "metadata.json").unlink(missing_ok=True)
+
+
+def test_weights_that_are_not_finite_are_said_and_replace_nothing_better(
+    run: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The newest finite checkpoint outlives the limit, until there is another finite one."""
+    caplog.set_level("WARNING", "fastvideo")
+    manager = _manager(run, tmp_path, save_steps=1, keep_last=1)
+    manager.maybe_save(1)
+    manager.maybe_save(2)
+    weight = run.method.student.transformer.proj_out.weight
+    kept = weight.detach().clone()
+    try:
+        with torch.no_grad():
+            weight[0, 0] = torch.nan
+        manager.maybe_save(3)
+        manager.maybe_save(4)
+        assert _names(tmp_path) == ["checkpoint-2", "checkpoint-4"]
+        said = caplog.records[0].getMessage()
+        assert "checkpoint-3: 1 tensor holds NaN or infinite values (roles.student.tra" in said
+        assert said.endswith("proj_out.weight); checkpoint-2 is the newest without, and stays")
+        caplog.clear()
+        _manager(run, tmp_path).maybe_resume(resume_from_checkpoint="latest")
+        assert "checkpoint-4 held NaN or infinite values when it was saved; to go on" in caplog.text
+        assert f"resume_from_checkpoint {tmp_path / 'checkpoint-2'}" in caplog.text
+    finally:
+        with torch.no_grad():
+            weight.copy_(kept)
+    manager.maybe_save(5)
+    assert _names(tmp_path) == ["checkpoint-5"]
+
+
+@pytest.mark.parametrize(
+    ("state", "shared", "said"),
+    [
+        (
+            [1],
+            frozenset(),
+            r"state_dict\(\) of Bad \(callbacks\.bad\) returned a list; expected a dict",
+        ),
+        (
+            {"x": [1]},
+            frozenset({"x"}),
+            r"Bad \(callbacks\.bad\) has a list as 'x', which is one of",
+        ),
+    ],
+)
+def test_a_callback_with_state_of_another_kind_is_named(
+    run: Any, tmp_path: Path, state: Any, shared: frozenset[str], said: str
+) -> None:
+    """With what it returned and what is expected."""
+
+    class Bad(Callback):
+        shared_state_keys = shared
+
+        def state_dict(self) -> dict[str, Any]:
+            return state  # type: ignore[no-any-return]
+
+    run.trainer.callbacks._callbacks["bad"] = Bad()
+    try:
+        with pytest.raises(CheckpointError, match=said):
+            _manager(run, tmp_path, save_steps=1).maybe_save(1)
+    finally:
+        del run.trainer.callbacks._callbacks["bad"]
+
+
 def test_a_rank_file_of_its_own_is_missed(run: Any, tmp_path: Path) -> None:
     """Checkpoints without a list of files are not asked for it before."""
     manager = _manager(run, tmp_path, save_steps=1)
@@ -305,6 +409,14 @@ def finetuned(runs: ModuleType, data: Path, tmp_path: Path) -> Path:
     return out
 
 
+def _forget_checksums(checkpoint: Path) -> None:
+    """Makes a checkpoint as older versions wrote them."""
+    path = checkpoint / "metadata.json"
+    content = json.loads(path.read_text())
+    del content["sha256"], content["metadata_sha256"]
+    path.write_text(json.dumps(content))
+
+
 def _content(out: Path) -> dict[str, tuple[int, int]]:
     return {
         str(path.relative_to(out)): (path.stat().st_mtime_ns, path.stat().st_size)
@@ -324,6 +436,7 @@ def test_another_method_is_refused(
     assert content["method"]["optimizers"] == {"student": "AdamW"}
     if old:
         content["config"] = {"method": {"_target_": content.pop("method")["target"]}}
+        del content["metadata_sha256"]
         metadata.write_text(json.dumps(content))
     before = _content(finetuned)
     out = tmp_path / "dmd2" if resume == "path" else finetuned
@@ -348,7 +461,7 @@ def test_a_checkpoint_that_does_not_say_who_saved_it(
     """The run goes on from one that has its tensors; one with other roles is refused."""
     metadata = finetuned / "checkpoint-1" / "metadata.json"
     content = json.loads(metadata.read_text())
-    del content["method"]
+    del content["method"], content["metadata_sha256"]
     metadata.write_text(json.dumps(content | {"config": None}))
     run = runs.Run("finetune", data, tmp_path / "more").train(2, resume=str(finetuned))
     assert list(run.recorder.steps) == [2]
@@ -392,17 +505,25 @@ def test_a_changed_learning_rate_is_said_to_have_no_effect(
     assert run.method._optimizer_dict["student"].param_groups[0]["initial_lr"] == 1e-3
 
 
-def test_a_start_among_older_checkpoints_is_said(
+def test_a_start_among_older_checkpoints_is_refused(
     runs: ModuleType, data: Path, finetuned: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They will be replaced and removed; a run that goes on is told nothing."""
+    """Nothing of the older run is lost; a run that goes on is told nothing."""
     caplog.set_level("WARNING", "fastvideo")
     save = CheckpointConfig(save_steps=1)
     runs.Run("finetune", data, finetuned, save=save).train(2, resume="latest")
     runs.Run("finetune", data, finetuned, save=save).train(3, resume=str(finetuned))
     assert caplog.text == ""
-    runs.Run("finetune", data, finetuned, save=save).train(1)
-    assert "has checkpoints up to step 3, and this run begins from the start" in caplog.text
+    before = _content(finetuned)
+    with pytest.raises(CheckpointError) as refusal:
+        runs.Run("finetune", data, finetuned, save=save).train(1)
+    assert "of an earlier run, up to checkpoint-3, and this run would begin from" in str(
+        refusal.value
+    )
+    shutil.copytree(finetuned, other := finetuned.with_name("other"))
+    with pytest.raises(CheckpointError, match=r"would go on from .*other/checkpoint-3 among"):
+        runs.Run("finetune", data, finetuned, save=save).train(4, resume=str(other))
+    assert _content(finetuned) == before
 
 
 class _With:
