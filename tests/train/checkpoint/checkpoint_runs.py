@@ -184,10 +184,25 @@ def two_ranks(data: Path, out: Path) -> dict[str, Any]:
         )
     )
     results["in_use"] = _message(lambda: in_use(out / "finetune" / "parts"))
-    damage(out / "finetune" / "parts" / "checkpoint-6")
-    run = Run("finetune", data, out / "finetune" / "parts", mesh=(1, 2))
-    results["damaged"] = _message(lambda: run.train(7, resume="latest"))
+    for name in ("dcp/__1_0.distcp", "rng_state_rank1.pt"):
+        damage(out / "finetune" / "parts" / "checkpoint-6" / name)
+        run = Run("finetune", data, out / "finetune" / "parts", mesh=(1, 2))
+        results[name] = _message(lambda run=run: run.train(7, resume="latest"))
+    results["nonfinite"] = nonfinite_on_one_rank(data, out / "nonfinite")
     return results
+
+
+def nonfinite_on_one_rank(data: Path, out: Path) -> list[str]:
+    """Saves weights of which the second rank's part has NaN; returns what metadata says."""
+    run = Run("finetune", data, out, mesh=(1, 2), save=CheckpointConfig(save_steps=2)).train(1)
+    with torch.no_grad():
+        weight = run.method.student.transformer.proj_out.weight
+        if not get_world_group().is_first_rank:
+            weight.to_local().fill_(torch.nan)
+    assert run.manager is not None
+    run.manager.save_final(2)
+    metadata = json.loads((out / "checkpoint-2" / "metadata.json").read_text(encoding="utf-8"))
+    return list(metadata["nonfinite"])
 
 
 def in_use(out: Path) -> None:
@@ -203,10 +218,9 @@ def in_use(out: Path) -> None:
         held.release()
 
 
-def damage(checkpoint: Path) -> None:
-    """Changes a byte in the middle of the second rank's weights; every rank may call it."""
+def damage(path: Path) -> None:
+    """Changes a byte in the middle of a file; every rank may call it."""
     if get_world_group().is_first_rank:
-        path = checkpoint / "dcp" / "__1_0.distcp"
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 0xFF
         path.write_bytes(content)

@@ -88,7 +88,14 @@ def test_one_rank_goes_on_with_what_two_have_saved(
 def test_a_damaged_file_is_named_on_every_rank(ranks: list[dict[str, Any]]) -> None:
     """One rank finds it, and all of them end with the same words."""
     for rank in ranks:
-        assert "checkpoint-6/dcp/__1_0.distcp is damaged: " in rank["damaged"]
+        for name in ("dcp/__1_0.distcp", "rng_state_rank1.pt"):
+            assert f"checkpoint-6/{name} is damaged: " in rank[name]
+
+
+def test_weights_that_are_not_finite_on_another_rank_are_known(ranks: list[dict[str, Any]]) -> None:
+    """The first rank writes the names, and has seen none of these."""
+    for rank in ranks:
+        assert rank["nonfinite"] == ["roles.student.transformer.proj_out.weight"]
 
 
 def test_a_place_that_cannot_be_written_to_is_said_before_the_first_step(
