@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from fastvideo.errors import ConfigError, did_you_mean
+from fastvideo.errors import did_you_mean
 from fastvideo.logger import init_logger
 from fastvideo.train.instantiate import (
     TARGET,
@@ -16,16 +16,15 @@ from fastvideo.train.instantiate import (
 )
 from fastvideo.train.methods.base import TrainingMethod
 from fastvideo.train.models.base import ModelBase
+from fastvideo.train.settings_check import STUDENT, check_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from fastvideo.train.config import TrainingConfig
     from fastvideo.train.run_config import RunConfig
 
 logger = init_logger(__name__)
-
-STUDENT = "student"
 
 
 def build_from_config(cfg: RunConfig) -> tuple[TrainingConfig, TrainingMethod, Any, int]:
@@ -41,16 +40,11 @@ def build_from_config(cfg: RunConfig) -> tuple[TrainingConfig, TrainingMethod, A
         The typed training section, the method, its data loader, and the step to start after.
 
     Raises:
-        ConfigError: There is no student.
+        ConfigError: There is no student, or a setting cannot be used.
         TypeError: A role is no `ModelBase`, or the method is no `TrainingMethod` class.
         ImportError: A `_target_` does not exist.
     """
-    if STUDENT not in cfg.models:
-        message = (
-            f"models.{STUDENT} is required and missing; the roles are {sorted(cfg.models)}."
-            f"{did_you_mean(STUDENT, cfg.models)}"
-        )
-        raise ConfigError(message)
+    check_settings(cfg)
     method_class = _method_class(cfg)
     role_models = {role: _build_model(cfg, role) for role in cfg.models}
     method = method_class(cfg=cfg, role_models=role_models)
@@ -98,6 +92,7 @@ def _method_class(cfg: RunConfig) -> type[TrainingMethod]:
         message = f"method.{TARGET}: expected {target} to be a TrainingMethod class, got {found!r}"
         raise TargetTypeError(message)
     _warn_unknown_keys(cfg.method, found.known_keys)
+    _warn_unused_roles(cfg.models, found.known_roles)
     return found
 
 
@@ -107,3 +102,16 @@ def _warn_unknown_keys(section: Mapping[str, Any], known: frozenset[str] | None)
     for key in section:
         if key != TARGET and key not in known:
             logger.warning("unknown key method.%s is ignored.%s", key, did_you_mean(key, known))
+
+
+def _warn_unused_roles(roles: Iterable[str], known: frozenset[str] | None) -> None:
+    if known is None:
+        return
+    for role in roles:
+        if role not in known:
+            logger.warning(
+                "models.%s is loaded, but the method does not use it; its roles are %s.%s",
+                role,
+                ", ".join(sorted(known)),
+                did_you_mean(role, known),
+            )

@@ -99,7 +99,9 @@ class DataConfig:
         default=0, metadata={"at_least": 0, "at_most": 256, "unit": "workers"}
     )
     training_cfg_rate: float = field(default=0.0, metadata={"at_least": 0.0, "at_most": 1.0})
-    seed: int = field(default=0, metadata={"at_least": 0, "at_most": LARGEST_SEED})
+    seed: int = field(
+        default=0, metadata={"at_least": 0, "at_most": LARGEST_SEED, "allowed": "0 to 2^63 - 1"}
+    )
     num_height: int = field(default=0, metadata={"at_least": 0, "unit": "pixels"})
     num_width: int = field(default=0, metadata={"at_least": 0, "unit": "pixels"})
     num_latent_t: int = field(default=0, metadata={"at_least": 0, "unit": "latent frames"})

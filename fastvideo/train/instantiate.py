@@ -7,7 +7,7 @@ import inspect
 import pkgutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from fastvideo.errors import ConfigError, FastVideoError, MissingExtraError, did_you_mean, nearest
 
@@ -74,18 +74,38 @@ def instantiate(cfg: object, **extra: Any) -> Any:  # noqa: ANN401 - arguments o
     if TARGET not in cfg:
         message = f"{TARGET!r} is missing; the mapping has {sorted(map(str, cfg))}"
         raise KeyError(message)
-    factory = resolve_target(cfg[TARGET])
-    if not callable(factory):
-        message = f"{TARGET} {cfg[TARGET]!r} is {factory!r}, which cannot be called"
-        raise ConfigError(message)
+    factory = _factory(cfg)
     arguments = {key: value for key, value in cfg.items() if key != TARGET} | extra
     return factory(**_accepted(factory, arguments, str(cfg[TARGET])))
+
+
+def check_arguments(cfg: Mapping[str, Any]) -> None:
+    """Compares the keys of a mapping with the arguments of what its `_target_` names.
+
+    Args:
+        cfg: A mapping with `_target_`.
+
+    Raises:
+        TypeError: A required argument is missing.
+        ConfigError: `_target_` is not a dotted path, or names nothing that can be called.
+        ImportError: `_target_` names nothing that exists.
+    """
+    arguments = {key: value for key, value in cfg.items() if key != TARGET}
+    _accepted(_factory(cfg), arguments, str(cfg[TARGET]))
 
 
 def accepts_argument(factory: Callable[..., object], name: str) -> bool:
     """Tells whether a class or function takes a keyword argument called `name`."""
     named, takes_any = _parameters(factory)
     return takes_any or name in named
+
+
+def _factory(cfg: Mapping[str, Any]) -> Callable[..., Any]:
+    factory = resolve_target(cfg[TARGET])
+    if not callable(factory):
+        message = f"{TARGET} {cfg[TARGET]!r} is {factory!r}, which cannot be called"
+        raise ConfigError(message)
+    return cast("Callable[..., Any]", factory)
 
 
 def _accepted(

@@ -44,7 +44,7 @@ def check_run(cfg: RunConfig, *, dry_run: bool) -> None:
 
     Args:
         cfg: The loaded run file.
-        dry_run: Whether nothing will be trained, so that the length of the run does not matter.
+        dry_run: Whether nothing will be saved, so that checkpoints that are there do not matter.
 
     Raises:
         ConfigError: A key has a value that cannot be used; the message names it.
@@ -59,8 +59,6 @@ def check_run(cfg: RunConfig, *, dry_run: bool) -> None:
     _check_output_dir(cfg.training.checkpoint.output_dir)
     _check_checkpoints(cfg.training.checkpoint, str(cfg.method.get(_TARGET, "")), dry_run=dry_run)
     checked_tracker_names(cfg.training.tracker.trackers)
-    if dry_run:
-        return
     if cfg.training.loop.max_train_steps < 1:
         key = "training.loop.max_train_steps"
         message = (
@@ -207,10 +205,14 @@ def _check_validation(settings: Mapping[str, Any] | None, output_dir: str) -> No
     if is_own(pipeline):
         check_own_target(str(pipeline), where="callbacks.validation.pipeline_target")
     file = settings.get("dataset_file")
-    if isinstance(file, str) and not Path(file).expanduser().is_file():
+    if not isinstance(file, str) or not Path(file).expanduser().is_file():
+        problem, off = (
+            (f"there is no file {file}", "set --callbacks.validation.every_steps 0")
+            if file
+            else ("it is required and missing", "leave callbacks.validation out")
+        )
         message = (
-            f"callbacks.validation.dataset_file: there is no file {file}. Name another one, or set "
-            "--callbacks.validation.every_steps 0"
+            f"callbacks.validation.dataset_file: {problem}. Name a file with prompts, or {off}"
         )
         raise ConfigError(message)
     if not (settings.get("output_dir") or output_dir):

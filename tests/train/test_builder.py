@@ -136,3 +136,22 @@ def test_building_leaves_the_config_alone(load: Any) -> None:
         warnings.simplefilter("error")
         build_from_config(cfg)
     assert cfg.resolved_config() == before
+
+
+def test_a_role_that_is_not_used_is_one_warning(
+    load: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It takes memory for nothing; a method that names no roles accepts any."""
+    cfg = load()
+    cfg.models["studnt"] = dict(cfg.models["student"])
+    build_from_config(cfg)
+    assert "does not use it" not in caplog.text
+    toys = import_module(cfg.method["_target_"].rpartition(".")[0])
+    monkeypatch.setattr(toys.ToyMethod, "known_roles", frozenset({"student", "teacher"}))
+    build_from_config(cfg)
+    lines = [r.getMessage() for r in caplog.records if "does not use it" in r.getMessage()]
+    expected = (
+        "models.studnt is loaded, but the method does not use it; its roles are student, teacher. "
+        "Did you mean 'student'?"
+    )
+    assert lines == [expected]

@@ -35,17 +35,22 @@ def test_checking_imports_nothing_heavy() -> None:
 
 
 def test_a_run_without_steps_is_refused_by_key() -> None:
-    """A missing length is no success with nothing done; a dry run needs none."""
+    """A missing length is no success with nothing done, and a dry run says so as well."""
     cfg = _run_config()
     cfg.training.loop.max_train_steps = 0
-    with pytest.raises(ConfigError, match=r"training\.loop\.max_train_steps: .* got 0 .* Set --"):
-        preflight.check_run(cfg, dry_run=False)
-    preflight.check_run(cfg, dry_run=True)
+    for dry_run in (False, True):
+        with pytest.raises(ConfigError, match=r"max_train_steps: .* got 0 .* Set --training\.loop"):
+            preflight.check_run(cfg, dry_run=dry_run)
 
 
 def test_validation_needs_prompts_and_a_place_for_videos(tmp_path: Path) -> None:
     """Both are looked for by key; custom callbacks decide for themselves."""
     cfg = _run_config()
+    cfg.callbacks["validation"] = {}
+    with pytest.raises(
+        ConfigError, match=r"dataset_file: it is required and missing\. Name a file"
+    ):
+        preflight.check_run(cfg, dry_run=True)
     cfg.callbacks["validation"] = {"dataset_file": str(tmp_path / "none.json")}
     with pytest.raises(
         ConfigError, match=r"validation\.dataset_file: there is no file .*none\.json"

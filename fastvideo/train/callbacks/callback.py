@@ -28,6 +28,18 @@ class Callback:
     name: str = ""
     _callback_dict: CallbackDict | None = None
 
+    def check_settings(self, training_config: TrainingConfig) -> None:
+        """Refuses settings before a model is loaded; called for callbacks of this package.
+
+        The launcher asks too, so nothing may be written, and at most small files be read.
+
+        Args:
+            training_config: The run's ``training`` section.
+
+        Raises:
+            FastVideoError: A setting cannot be used.
+        """
+
     def on_train_start(self, method: TrainingMethod, iteration: int = 0) -> None:
         """Runs once, before a checkpoint is restored.
 

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from fastvideo.errors import ConfigError, did_you_mean
+from fastvideo.errors import ConfigError, FastVideoError, did_you_mean
 from fastvideo.logger import init_logger
 from fastvideo.train.callbacks.callback import Callback
-from fastvideo.train.instantiate import TargetTypeError, instantiate
+from fastvideo.train.instantiate import (
+    TargetTypeError,
+    check_arguments,
+    instantiate,
+    resolve_target,
+)
+from fastvideo.train.targets import is_own
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +28,10 @@ _BUILTIN_CALLBACKS: Final[dict[str, str]] = {
     "grad_clip": "fastvideo.train.callbacks.grad_clip.GradNormClipCallback",
     "validation": "fastvideo.train.callbacks.validation.ValidationCallback",
 }
+
+
+class CallbackExitError(FastVideoError, RuntimeError):
+    """A callback asked Python to end, in the middle of a run."""
 
 
 class CallbackDict:
@@ -63,7 +73,7 @@ class CallbackDict:
             for callback in self._callbacks.values():
                 function = getattr(callback, hook, None)
                 if function is not None:
-                    function(*args, **kwargs)
+                    _call(function, f"callbacks.{callback.name}.{hook}", args, kwargs)
 
         return dispatch
 
@@ -93,6 +103,57 @@ class CallbackDict:
                 )
 
 
+def check_callbacks(
+    callback_configs: Mapping[str, Any] | None, training_config: TrainingConfig
+) -> None:
+    """Refuses settings of callbacks before a model is loaded.
+
+    Callbacks of this package are made, which starts nothing, and asked. Of others the class and the
+    names of its arguments are looked at.
+
+    Args:
+        callback_configs: As for :class:`CallbackDict`.
+        training_config: The run's ``training`` section.
+
+    Raises:
+        FastVideoError: A value cannot be used, or a ``_target_`` is no :class:`Callback`.
+    """
+    for name, config in (callback_configs or {}).items():
+        target = config.get("_target_") if isinstance(config, Mapping) else None
+        if target is None or is_own(target):
+            callback = _build(name, config)
+            if callback is not None:
+                callback.check_settings(training_config)
+            continue
+        found = resolve_target(target, where=f"callbacks.{name}._target_")
+        if isinstance(found, type) and not issubclass(found, Callback):
+            raise _no_callback(name, target, found)
+        check_arguments(config)
+
+
+def _call(
+    function: Callable[..., object], where: str, args: tuple[object, ...], kwargs: dict[str, object]
+) -> None:
+    try:
+        function(*args, **kwargs)
+    except SystemExit as stop:
+        if type(stop) is not SystemExit:  # a signal that came while the callback ran
+            raise
+        message = (
+            f"{where} called for the end of the program (SystemExit {stop.code!r}), which ended "
+            f"the run before its last step; raise another exception for an error, or return"
+        )
+        raise CallbackExitError(message) from stop
+
+
+def _no_callback(name: str, target: object, found: type) -> TargetTypeError:
+    message = (
+        f"callbacks.{name}: expected a Callback, but {target} gives {found.__name__}; derive it "
+        f"from fastvideo.train.callbacks.Callback"
+    )
+    return TargetTypeError(message)
+
+
 def _build(name: str, config: object) -> Callback | None:
     if not isinstance(config, Mapping):
         message = (
@@ -111,9 +172,5 @@ def _build(name: str, config: object) -> Callback | None:
         return None
     callback = instantiate({**config, "_target_": target})
     if not isinstance(callback, Callback):
-        message = (
-            f"callbacks.{name}: expected a Callback, but {target} gives "
-            f"{type(callback).__name__}; derive it from fastvideo.train.callbacks.Callback"
-        )
-        raise TargetTypeError(message)
+        raise _no_callback(name, target, type(callback))
     return callback

@@ -30,6 +30,7 @@ from fastvideo.train.callbacks.validation_sampler import (
     sample_settings,
 )
 from fastvideo.train.checkpoint.rng import random_state, restore_random_state
+from fastvideo.train.models.latent_size import check_frame_count
 from fastvideo.train.options import as_bool, as_float, as_int, as_text, reject_value
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ class ValidationCallback(Callback):
         self.sampling_steps = _positive_ints("sampling_steps", sampling_steps)
         self.guidance_scale = _optional_float("guidance_scale", guidance_scale)
         self.num_frames = None if num_frames is None else _positive_int("num_frames", num_frames)
+        check_frame_count(self.num_frames or 1, key=f"{_WHERE}.num_frames")
         self.num_videos_per_prompt = _positive_int("num_videos_per_prompt", num_videos_per_prompt)
         self.use_validation_media_conditioning = _flag(
             "use_validation_media_conditioning", use_validation_media_conditioning
@@ -155,6 +157,24 @@ class ValidationCallback(Callback):
         self._sampler: ValidationSampler | None = None
         self._prompts: list[tuple[Prompt, bool]] | None = None
 
+    def check_settings(self, training_config: TrainingConfig) -> None:
+        """Looks for the pipeline, the prompts and a place for the videos.
+
+        Args:
+            training_config: The run's ``training`` section.
+
+        Raises:
+            ConfigError: There is no place for the videos, or the pipeline is none.
+            DataError: A record of the validation file has no caption.
+            FileNotFoundError: There is no such file.
+        """
+        if self.every_steps <= 0:
+            return
+        pipeline_class(self.pipeline_target)
+        read_validation_file(self.dataset_file)
+        if not (self.output_dir or training_config.checkpoint.output_dir):
+            reject_value(f"{_WHERE}.output_dir", "a folder, as training.checkpoint has none", "")
+
     def on_train_start(self, method: TrainingMethod, iteration: int = 0) -> None:
         """Reads the prompts, so that a mistake in their file ends the run before its first step.
 
@@ -170,10 +190,8 @@ class ValidationCallback(Callback):
         del iteration
         if self.every_steps <= 0:
             return
-        pipeline_class(self.pipeline_target)
+        self.check_settings(method.training_config)
         self._prompts = self._share_of_prompts(method.training_config.data.seed)
-        if not (self.output_dir or method.training_config.checkpoint.output_dir):
-            reject_value(f"{_WHERE}.output_dir", "a folder, as training.checkpoint has none", "")
 
     def on_validation_begin(self, method: TrainingMethod, iteration: int = 0) -> None:
         """Samples and measures the validation videos, if it is time to.

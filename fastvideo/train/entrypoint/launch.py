@@ -103,6 +103,7 @@ def check_launch(arguments: TrainArguments) -> RunConfig:
         check_trace_variables,
     )
     from fastvideo.profiler import TorchProfilerConfig  # noqa: PLC0415 - imports torch
+    from fastvideo.train.settings_check import check_settings  # noqa: PLC0415 - imports torch
 
     check_environment()
     check_trace_variables()
@@ -116,6 +117,7 @@ def check_launch(arguments: TrainArguments) -> RunConfig:
         check_run(cfg, dry_run=arguments.dry_run)
         check_models(cfg)
         import_foreign_targets(cfg)
+        check_settings(cfg)
     return cfg
 
 

@@ -41,6 +41,7 @@ from fastvideo.observability import start as start_telemetry
 from fastvideo.observability.logs import log_formatter
 from fastvideo.profiler import get_or_create_profiler, profiler_region
 from fastvideo.train.builder import build_from_config
+from fastvideo.train.callbacks import CallbackDict
 from fastvideo.train.checkpoint.lock import output_dir_held
 from fastvideo.train.checkpoint.manager import CheckpointConfig, CheckpointManager
 from fastvideo.train.entrypoint.arguments import TrainArguments, parse_arguments
@@ -79,6 +80,7 @@ _CLOSING_S: Final = 10.0
 _MARGIN_S: Final = 5.0
 _CONFIG_MODULES = (
     "fastvideo.train.builder",
+    "fastvideo.train.callbacks.callback_dict",
     "fastvideo.train.callbacks.validation",
     "fastvideo.train.mesh",
     "fastvideo.train.run_config",
@@ -165,7 +167,9 @@ def _run(arguments: TrainArguments, termination: Termination) -> None:
         controller = get_or_create_profiler(envs.FASTVIDEO_TORCH_PROFILER_DIR or None)
         with peers.shut_down_on_signals(termination.is_final):
             if arguments.dry_run:
-                _report_dry_run(cfg, _build(cfg)[0], settings)
+                method = _build(cfg)[0]
+                CallbackDict(cfg.callbacks, cfg.training)
+                _report_dry_run(cfg, method, settings)
             else:
                 with _output_dir_held(cfg, telemetry):
                     _build_and_train(cfg, telemetry, termination, peers)

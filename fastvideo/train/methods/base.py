@@ -50,10 +50,25 @@ class TrainingMethod(nn.Module, ABC):
         update_region: Profiler region around optimizer and scheduler steps, if the method has one.
         known_keys: The keys that ``method:`` may have besides ``_target_``; others are warned of.
             None accepts any.
+        known_roles: The roles that the method uses; others are warned of. None accepts any.
     """
 
     update_region: ClassVar[str | None] = None
     known_keys: ClassVar[frozenset[str] | None] = None
+    known_roles: ClassVar[frozenset[str] | None] = None
+
+    @classmethod
+    def check_settings(cls, cfg: Any) -> None:  # noqa: ANN401 - as for the constructor
+        """Refuses settings that the constructor refuses, before any model is loaded.
+
+        The launcher asks, where all models are of this package. Nothing may be written.
+
+        Args:
+            cfg: The run's config.
+
+        Raises:
+            ConfigError: A role is missing, or a value cannot be used.
+        """
 
     def __init__(self, *, cfg: Any, role_models: Mapping[str, ModelBase]) -> None:  # noqa: ANN401
         """Keeps the roles.

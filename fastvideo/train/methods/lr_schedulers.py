@@ -59,13 +59,8 @@ def build_lr_scheduler(optimizer: Optimizer, plan: SchedulePlan, *, where: str) 
     Raises:
         ConfigError: The name is unknown, or `piecewise_constant` has no valid rules.
     """
-    decay = _SCHEDULES.get(plan.name)
-    if decay is None:
-        message = (
-            f"{where} is {plan.name!r}; expected one of {', '.join(_SCHEDULES)}."
-            f"{did_you_mean(plan.name, _SCHEDULES)}"
-        )
-        raise ConfigError(message)
+    check_plan(plan, where=where)
+    decay = _SCHEDULES[plan.name]
     if plan.name == "polynomial" and plan.power == 0:
         logger.warning("%s is polynomial with lr_power 0, so the rate never falls", where)
     if plan.name == "piecewise_constant":
@@ -76,6 +71,26 @@ def build_lr_scheduler(optimizer: Optimizer, plan: SchedulePlan, *, where: str) 
         return step / warmup if step < warmup else decay(plan, step)
 
     return LambdaLR(optimizer, factor)
+
+
+def check_plan(plan: SchedulePlan, *, where: str) -> None:
+    """Refuses a schedule that cannot be built.
+
+    Args:
+        plan: Name and numbers.
+        where: Setting the name comes from, for messages.
+
+    Raises:
+        ConfigError: The name is unknown, or `piecewise_constant` has no valid rules.
+    """
+    if plan.name not in _SCHEDULES:
+        message = (
+            f"{where} is {plan.name!r}; expected one of {', '.join(_SCHEDULES)}."
+            f"{did_you_mean(plan.name, _SCHEDULES)}"
+        )
+        raise ConfigError(message)
+    if plan.name == "piecewise_constant":
+        _piecewise(plan, where)
 
 
 def _constant(plan: SchedulePlan, step: int) -> float:

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 from torch.optim import AdamW
 
 from fastvideo.errors import ConfigError
-from fastvideo.train.methods.lr_schedulers import SchedulePlan, build_lr_scheduler
+from fastvideo.train.methods.lr_schedulers import (
+    SchedulePlan,
+    build_lr_scheduler,
+    check_plan,
+)
 
 if TYPE_CHECKING:
     from torch.optim.lr_scheduler import LRScheduler
@@ -38,16 +42,34 @@ def build_role_optimizer(
     Raises:
         ConfigError: The rate is not above 0, nothing is trainable, or the schedule is unknown.
     """
-    if not learning_rate > 0:
-        message = f"{where} is {learning_rate!r}; training needs a learning rate above 0"
-        raise ConfigError(message)
+    check_optimizer(learning_rate, plan, where=where)
     parameters = [p for p in model.transformer.parameters() if p.requires_grad]
     if not parameters:
         message = f"{where} is set, but its model has no trainable parameter; check its `trainable`"
         raise ConfigError(message)
     optimizer = AdamW(parameters, lr=learning_rate, betas=betas, weight_decay=weight_decay)
-    section = where.rpartition(".")[0]
-    return optimizer, build_lr_scheduler(optimizer, plan, where=f"{section}: lr_scheduler")
+    return optimizer, build_lr_scheduler(optimizer, plan, where=_schedule_of(where))
+
+
+def check_optimizer(learning_rate: float, plan: SchedulePlan, *, where: str) -> None:
+    """Refuses what :func:`build_role_optimizer` refuses of settings, without a model.
+
+    Args:
+        learning_rate: Peak rate.
+        plan: The schedule.
+        where: Setting the rate comes from, such as ``training.optimizer.learning_rate``.
+
+    Raises:
+        ConfigError: The rate is not above 0, or the schedule is unknown or lacks its rules.
+    """
+    if not learning_rate > 0:
+        message = f"{where} is {learning_rate!r}; training needs a learning rate above 0"
+        raise ConfigError(message)
+    check_plan(plan, where=_schedule_of(where))
+
+
+def _schedule_of(where: str) -> str:
+    return f"{where.rpartition('.')[0]}: lr_scheduler"
 
 
 def schedule_plan(

@@ -38,7 +38,11 @@ from fastvideo.train.models.data import (
     check_text_shape,
 )
 from fastvideo.train.models.gradient_checkpointing import apply_gradient_checkpointing
-from fastvideo.train.models.latent_size import LatentSize, size_contradictions
+from fastvideo.train.models.latent_size import (
+    LatentSize,
+    check_made_size,
+    size_contradictions,
+)
 from fastvideo.train.models.negative_prompt import negative_prompt_embedding
 from fastvideo.train.models.precision import (
     compute_dtype,
@@ -343,11 +347,7 @@ class WanModel(ModelBase):
     def _zero_shape(self) -> tuple[int, int, int, int]:
         """Returns [C, T, H, W] of the videos that ``training.data`` describes."""
         data = self._training_config.data
-        sizes = {name: getattr(data, name) for name in ("num_latent_t", "num_height", "num_width")}
-        unset = [f"training.data.{name}" for name, size in sizes.items() if size < 1]
-        if unset:
-            message = f"{', '.join(unset)} must be set: the method makes latents of that size"
-            raise ConfigError(message)
+        check_made_size(data)
         factor = self._compression()[1]
         return (
             self._stats()[0].shape[1],

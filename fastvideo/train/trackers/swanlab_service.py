@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fastvideo.errors import MissingExtraError
+from fastvideo.train.trackers.packages import import_tracker_package
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,16 +38,8 @@ class SwanlabTracker:
         entity: str | None,
         run_name: str | None,
     ) -> None:
-        try:
-            import swanlab  # noqa: PLC0415 - optional, and in no extra
-        except ModuleNotFoundError as error:
-            message = (
-                "the tracker 'swanlab' needs the package 'swanlab': run  pip install swanlab  "
-                "or choose another one with --training.tracker.trackers '[jsonl]'"
-            )
-            raise MissingExtraError(message, name="swanlab") from error
+        self._swanlab: Any = import_tracker_package("swanlab")
         log_dir.mkdir(parents=True, exist_ok=True)
-        self._swanlab: Any = swanlab
         self._swanlab.init(
             project=project,
             workspace=entity or None,

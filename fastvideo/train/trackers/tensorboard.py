@@ -6,7 +6,7 @@ import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from fastvideo.errors import import_extra
+from fastvideo.train.trackers.packages import import_tracker_package
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,7 @@ class TensorBoardTracker:
     name = "tensorboard"
 
     def __init__(self, log_dir: Path, config: Mapping[str, Any] | None) -> None:
-        import_extra("tensorboard", extra="train")
+        import_tracker_package("tensorboard")
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - needs the extra
 
         self._directory = log_dir

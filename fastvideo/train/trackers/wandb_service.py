@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from fastvideo.errors import import_extra
 from fastvideo.logger import init_logger
+from fastvideo.train.trackers.packages import import_tracker_package
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +46,7 @@ class WandbTracker:
         entity: str | None,
         run_name: str | None,
     ) -> None:
-        self._wandb: Any = import_extra("wandb", extra="train")
+        self._wandb: Any = import_tracker_package("wandb")
         log_dir.mkdir(parents=True, exist_ok=True)
         mode = _mode()
         self._run: Any = self._wandb.init(

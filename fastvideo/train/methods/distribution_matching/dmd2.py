@@ -21,9 +21,15 @@ from fastvideo.profiler import profiler_region
 from fastvideo.train.methods.base import TrainingMethod
 from fastvideo.train.methods.distribution_matching.dmd2_config import DMD2_KEYS, DMD2Config
 from fastvideo.train.methods.distribution_matching.rollout import draw_rollout
-from fastvideo.train.methods.optimizers import build_role_optimizer, schedule_plan
+from fastvideo.train.methods.optimizers import (
+    build_role_optimizer,
+    check_optimizer,
+    schedule_plan,
+)
+from fastvideo.train.methods.roles import Role, stated_roles
 from fastvideo.train.models.conditioning import guidance_pair
-from fastvideo.train.models.flow import unshift_sigma
+from fastvideo.train.models.flow import NUM_TRAIN_TIMESTEPS, unshift_sigma
+from fastvideo.train.models.latent_size import check_made_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,11 +38,14 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
+    from fastvideo.train.config import TrainingConfig
     from fastvideo.train.methods.base import LossMap, Outputs, StepResult
+    from fastvideo.train.methods.lr_schedulers import SchedulePlan
     from fastvideo.train.models.base import LatentsSource, ModelBase
     from fastvideo.train.models.batch import TrainingBatch
 
 _ROLES = {"student": True, "teacher": False, "critic": True}
+_RATES = ("training.optimizer.learning_rate", "method.fake_score_learning_rate")
 
 
 class DMD2Method(TrainingMethod):
@@ -53,6 +62,20 @@ class DMD2Method(TrainingMethod):
 
     update_region: ClassVar[str | None] = "distillation_update"
     known_keys: ClassVar[frozenset[str] | None] = DMD2_KEYS
+    known_roles: ClassVar[frozenset[str] | None] = frozenset(_ROLES)
+
+    @classmethod
+    def check_settings(cls, cfg: Any) -> None:  # noqa: ANN401 - as for the constructor
+        """Refuses what the constructor refuses; see :meth:`TrainingMethod.check_settings`."""
+        _check_roles(stated_roles(cfg.models))
+        config = DMD2Config.from_mapping(cfg.method, num_train_timesteps=NUM_TRAIN_TIMESTEPS)
+        _check_data(cfg.training, config)
+        if config.rollout_mode == "simulate":
+            check_made_size(cfg.training.data)
+        rates = (cfg.training.optimizer.learning_rate, config.fake_score_learning_rate)
+        plans = _plans(cfg.training, config)
+        for rate, plan, where in zip(rates, plans, _RATES, strict=True):
+            check_optimizer(rate, plan, where=where)
 
     def __init__(self, *, cfg: Any, role_models: Mapping[str, ModelBase]) -> None:  # noqa: ANN401
         """Checks roles and settings, prepares the student, and makes both optimizers.
@@ -71,47 +94,30 @@ class DMD2Method(TrainingMethod):
         self.config = DMD2Config.from_mapping(
             self.method_config, num_train_timesteps=self.student.num_train_timesteps
         )
-        self._check_data_type()
+        _check_data(self.training_config, self.config)
         self.student.init_preprocessors(self.training_config)
         self.student.set_requires_negative_conditioning(self.config.needs_negative_prompt)
         self._denoising_timesteps = self.config.sampling_timesteps(self.student.noise_scheduler)
         self._build_optimizers()
 
-    def _check_data_type(self) -> None:
-        data_type = self.training_config.data.preprocessed_data_type
-        if data_type == "text_only" and self.config.rollout_mode != "simulate":
-            message = (
-                "training.data.preprocessed_data_type is text_only, so method.rollout_mode must be "
-                f"simulate, not {self.config.rollout_mode}: there are no latents to start from"
-            )
-            raise ConfigError(message)
-
     def _build_optimizers(self) -> None:
         settings = self.training_config.optimizer
-        steps = self.training_config.loop.max_train_steps
-        interval = self.config.generator_update_interval
+        plans = _plans(self.training_config, self.config)
         student = build_role_optimizer(
             self.student,
             learning_rate=settings.learning_rate,
             betas=settings.betas,
             weight_decay=settings.weight_decay,
-            plan=schedule_plan(
-                settings, num_steps=steps // interval, step_rules=self.config.lr_step_rules
-            ),
-            where="training.optimizer.learning_rate",
+            plan=plans[0],
+            where=_RATES[0],
         )
         critic = build_role_optimizer(
             self.critic,
             learning_rate=self.config.fake_score_learning_rate,
             betas=self.config.fake_score_betas,
             weight_decay=settings.weight_decay,
-            plan=schedule_plan(
-                settings,
-                name=self.config.fake_score_lr_scheduler,
-                num_steps=steps,
-                step_rules=self.config.fake_score_lr_step_rules,
-            ),
-            where="method.fake_score_learning_rate",
+            plan=plans[1],
+            where=_RATES[1],
         )
         self._optimizer_dict = {"student": student[0], "critic": critic[0]}
         self._lr_scheduler_dict = {"student": student[1], "critic": critic[1]}
@@ -337,7 +343,34 @@ def distribution_matching_loss(samples: Tensor, *, fake: Tensor, real: Tensor) -
     return 0.5 * mse_loss(samples.float(), target)
 
 
-def _check_roles(role_models: Mapping[str, ModelBase]) -> None:
+def _check_data(training: TrainingConfig, config: DMD2Config) -> None:
+    data_type = training.data.preprocessed_data_type
+    if data_type == "text_only" and config.rollout_mode != "simulate":
+        message = (
+            "training.data.preprocessed_data_type is text_only, so method.rollout_mode must be "
+            f"simulate, not {config.rollout_mode}: there are no latents to start from"
+        )
+        raise ConfigError(message)
+
+
+def _plans(training: TrainingConfig, config: DMD2Config) -> tuple[SchedulePlan, SchedulePlan]:
+    """Returns the schedules of the student and the critic."""
+    steps = training.loop.max_train_steps
+    student = schedule_plan(
+        training.optimizer,
+        num_steps=steps // config.generator_update_interval,
+        step_rules=config.lr_step_rules,
+    )
+    critic = schedule_plan(
+        training.optimizer,
+        name=config.fake_score_lr_scheduler,
+        num_steps=steps,
+        step_rules=config.fake_score_lr_step_rules,
+    )
+    return student, critic
+
+
+def _check_roles(role_models: Mapping[str, Role]) -> None:
     for role, trainable in _ROLES.items():
         model = role_models.get(role)
         if model is None:

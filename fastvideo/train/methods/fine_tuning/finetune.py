@@ -9,7 +9,12 @@ from torch.nn.functional import mse_loss
 
 from fastvideo.errors import ConfigError
 from fastvideo.train.methods.base import TrainingMethod
-from fastvideo.train.methods.optimizers import build_role_optimizer, schedule_plan
+from fastvideo.train.methods.optimizers import (
+    build_role_optimizer,
+    check_optimizer,
+    schedule_plan,
+)
+from fastvideo.train.methods.roles import Role, stated_roles
 from fastvideo.train.models.flow import clean_from_velocity, sigma_of
 
 if TYPE_CHECKING:
@@ -19,7 +24,9 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
+    from fastvideo.train.config import TrainingConfig
     from fastvideo.train.methods.base import StepResult
+    from fastvideo.train.methods.lr_schedulers import SchedulePlan
     from fastvideo.train.models.base import ModelBase
     from fastvideo.train.models.batch import TrainingBatch
 
@@ -57,6 +64,17 @@ class FineTuneMethod(TrainingMethod):
     """
 
     known_keys: ClassVar[frozenset[str] | None] = FINETUNE_KEYS
+    known_roles: ClassVar[frozenset[str] | None] = frozenset({"student"})
+
+    @classmethod
+    def check_settings(cls, cfg: Any) -> None:  # noqa: ANN401 - as for the constructor
+        """Refuses what the constructor refuses; see :meth:`TrainingMethod.check_settings`."""
+        _check_student(stated_roles(cfg.models)["student"], cfg.training)
+        check_optimizer(
+            cfg.training.optimizer.learning_rate,
+            _plan(cfg.training, cfg.method),
+            where="training.optimizer.learning_rate",
+        )
 
     def __init__(self, *, cfg: Any, role_models: Mapping[str, ModelBase]) -> None:  # noqa: ANN401
         """Prepares the student and its optimizer.
@@ -71,26 +89,14 @@ class FineTuneMethod(TrainingMethod):
         """
         super().__init__(cfg=cfg, role_models=role_models)
         training = self.training_config
-        if not self.student.trainable:
-            message = "models.student.trainable is false, but fine-tuning trains the student"
-            raise ConfigError(message)
-        if training.data.preprocessed_data_type == "text_only":
-            message = (
-                "vae_latent not found: training.data.preprocessed_data_type is text_only, and "
-                "fine-tuning needs latents; use a data set of type t2v"
-            )
-            raise ConfigError(message)
+        _check_student(self.student, training)
         self.student.init_preprocessors(training)
         optimizer, scheduler = build_role_optimizer(
             self.student,
             learning_rate=training.optimizer.learning_rate,
             betas=training.optimizer.betas,
             weight_decay=training.optimizer.weight_decay,
-            plan=schedule_plan(
-                training.optimizer,
-                num_steps=training.loop.max_train_steps,
-                step_rules=FineTuneConfig.from_mapping(self.method_config).lr_step_rules,
-            ),
+            plan=_plan(training, self.method_config),
             where="training.optimizer.learning_rate",
         )
         self._optimizer_dict = {"student": optimizer}
@@ -130,3 +136,23 @@ class FineTuneMethod(TrainingMethod):
         """Returns the student's schedule."""
         del iteration
         return [self._lr_scheduler_dict["student"]]
+
+
+def _check_student(student: Role, training: TrainingConfig) -> None:
+    if not student.trainable:
+        message = "models.student.trainable is false, but fine-tuning trains the student"
+        raise ConfigError(message)
+    if training.data.preprocessed_data_type == "text_only":
+        message = (
+            "vae_latent not found: training.data.preprocessed_data_type is text_only, and "
+            "fine-tuning needs latents; use a data set of type t2v"
+        )
+        raise ConfigError(message)
+
+
+def _plan(training: TrainingConfig, method: Mapping[str, Any]) -> SchedulePlan:
+    return schedule_plan(
+        training.optimizer,
+        num_steps=training.loop.max_train_steps,
+        step_rules=FineTuneConfig.from_mapping(method).lr_step_rules,
+    )

@@ -52,8 +52,15 @@ from fastvideo.train.methods.knowledge_distillation.trajectory_dataset import (
     trajectory_loader,
 )
 from fastvideo.train.methods.ode import follow_flow, sigma_grid
-from fastvideo.train.methods.optimizers import build_role_optimizer, schedule_plan
+from fastvideo.train.methods.optimizers import (
+    build_role_optimizer,
+    check_optimizer,
+    schedule_plan,
+)
+from fastvideo.train.methods.roles import Role, stated_roles
 from fastvideo.train.models.data import pins_batches
+from fastvideo.train.models.flow import NUM_TRAIN_TIMESTEPS
+from fastvideo.train.models.latent_size import check_made_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,14 +69,17 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
+    from fastvideo.train.config import TrainingConfig
     from fastvideo.train.methods.base import StepResult
     from fastvideo.train.methods.knowledge_distillation.trajectory_cache import Sample
+    from fastvideo.train.methods.lr_schedulers import SchedulePlan
     from fastvideo.train.models.base import LatentsSource, ModelBase
     from fastvideo.train.models.batch import TrainingBatch
 
 logger = init_logger(__name__)
 
 _TEACHER = "teacher"
+_RATE = "training.optimizer.learning_rate"
 
 
 class KDMethod(TrainingMethod):
@@ -87,6 +97,18 @@ class KDMethod(TrainingMethod):
 
     update_region: ClassVar[str | None] = "distillation_update"
     known_keys: ClassVar[frozenset[str] | None] = KD_KEYS
+    known_roles: ClassVar[frozenset[str] | None] = frozenset({"student", _TEACHER})
+
+    @classmethod
+    def check_settings(cls, cfg: Any) -> None:  # noqa: ANN401 - as for the constructor
+        """Refuses what the constructor refuses; see :meth:`TrainingMethod.check_settings`."""
+        _check_roles(stated_roles(cfg.models))
+        config = KDConfig.from_mapping(cfg.method, num_train_timesteps=NUM_TRAIN_TIMESTEPS)
+        check_optimizer(
+            cfg.training.optimizer.learning_rate, _plan(cfg.training, config), where=_RATE
+        )
+        if cfg.training.data.preprocessed_data_type == "text_only":
+            check_made_size(cfg.training.data)
 
     def __init__(self, *, cfg: Any, role_models: Mapping[str, ModelBase]) -> None:  # noqa: ANN401
         """Checks roles, settings and cache, prepares the student, and makes its optimizer.
@@ -184,12 +206,8 @@ class KDMethod(TrainingMethod):
             learning_rate=training.optimizer.learning_rate,
             betas=training.optimizer.betas,
             weight_decay=training.optimizer.weight_decay,
-            plan=schedule_plan(
-                training.optimizer,
-                num_steps=training.loop.max_train_steps,
-                step_rules=self.config.lr_step_rules,
-            ),
-            where="training.optimizer.learning_rate",
+            plan=_plan(training, self.config),
+            where=_RATE,
         )
         self._optimizer_dict = {"student": optimizer}
         self._lr_scheduler_dict = {"student": scheduler}
@@ -348,7 +366,15 @@ def _caption(raw: Mapping[str, Any]) -> str:
     return str(captions[0])
 
 
-def _check_roles(role_models: Mapping[str, ModelBase]) -> None:
+def _plan(training: TrainingConfig, config: KDConfig) -> SchedulePlan:
+    return schedule_plan(
+        training.optimizer,
+        num_steps=training.loop.max_train_steps,
+        step_rules=config.lr_step_rules,
+    )
+
+
+def _check_roles(role_models: Mapping[str, Role]) -> None:
     if not role_models["student"].trainable:
         message = "models.student.trainable is false, but knowledge distillation trains the student"
         raise ConfigError(message)

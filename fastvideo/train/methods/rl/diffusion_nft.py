@@ -35,7 +35,11 @@ from fastvideo.train.callbacks.ema import ShadowWeights
 from fastvideo.train.callbacks.grad_clip import clip_gradients
 from fastvideo.train.methods.base import TrainingMethod
 from fastvideo.train.methods.ode import follow_flow, sigma_grid
-from fastvideo.train.methods.optimizers import build_role_optimizer, schedule_plan
+from fastvideo.train.methods.optimizers import (
+    build_role_optimizer,
+    check_optimizer,
+    schedule_plan,
+)
 from fastvideo.train.methods.rl.nft_config import NFT_KEYS, NFTConfig
 from fastvideo.train.methods.rl.policy import (
     Velocities,
@@ -45,7 +49,9 @@ from fastvideo.train.methods.rl.policy import (
     policy_loss,
     prompt_advantages,
 )
-from fastvideo.train.methods.rl.rewards.weighted import AVERAGE, WeightedRewards
+from fastvideo.train.methods.rl.rewards.weighted import AVERAGE, WeightedRewards, check_rewards
+from fastvideo.train.methods.roles import Role, stated_roles
+from fastvideo.train.models.latent_size import check_made_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -54,13 +60,16 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
+    from fastvideo.train.config import TrainingConfig
     from fastvideo.train.methods.base import LossMap, Metrics, StepResult
+    from fastvideo.train.methods.lr_schedulers import SchedulePlan
     from fastvideo.train.models.base import ModelBase
     from fastvideo.train.models.batch import TrainingBatch
 
 _ROLES: Final = {"student": True, "old": False}
 _NOISE, _TRAINING = 0, 1
 _GRAD_NORM: Final = "grad_norm/student"
+_RATE: Final = "training.optimizer.learning_rate"
 
 
 @dataclass(slots=True)
@@ -96,6 +105,18 @@ class DiffusionNFTMethod(TrainingMethod):
     """
 
     known_keys: ClassVar[frozenset[str] | None] = NFT_KEYS
+    known_roles: ClassVar[frozenset[str] | None] = frozenset({*_ROLES, "reference"})
+
+    @classmethod
+    def check_settings(cls, cfg: Any) -> None:  # noqa: ANN401 - as for the constructor
+        """Refuses what the constructor refuses; see :meth:`TrainingMethod.check_settings`."""
+        config = NFTConfig.from_mapping(cfg.method)
+        _check_roles(stated_roles(cfg.models), with_reference=config.kl_beta > 0)
+        check_rewards(cfg.method.get("rewards"))
+        check_optimizer(
+            cfg.training.optimizer.learning_rate, _plan(cfg.training, config), where=_RATE
+        )
+        check_made_size(cfg.training.data)
 
     def __init__(self, *, cfg: Any, role_models: Mapping[str, ModelBase]) -> None:  # noqa: ANN401
         """Checks roles and settings, prepares the student, and makes rewards and optimizer.
@@ -131,12 +152,8 @@ class DiffusionNFTMethod(TrainingMethod):
             learning_rate=training.optimizer.learning_rate,
             betas=training.optimizer.betas,
             weight_decay=training.optimizer.weight_decay,
-            plan=schedule_plan(
-                training.optimizer,
-                num_steps=training.loop.max_train_steps * self.config.num_inner_epochs,
-                step_rules=self.config.lr_step_rules,
-            ),
-            where="training.optimizer.learning_rate",
+            plan=_plan(training, self.config),
+            where=_RATE,
         )
         self._optimizer_dict = {"student": optimizer}
         self._lr_scheduler_dict = {"student": scheduler}
@@ -376,7 +393,15 @@ def _normal_of(like: Tensor, draws: Sequence[torch.Generator]) -> Tensor:
     return torch.stack(noise).to(like.device)
 
 
-def _check_roles(role_models: Mapping[str, ModelBase], *, with_reference: bool) -> None:
+def _plan(training: TrainingConfig, config: NFTConfig) -> SchedulePlan:
+    return schedule_plan(
+        training.optimizer,
+        num_steps=training.loop.max_train_steps * config.num_inner_epochs,
+        step_rules=config.lr_step_rules,
+    )
+
+
+def _check_roles(role_models: Mapping[str, Role], *, with_reference: bool) -> None:
     roles = {**_ROLES, "reference": False} if with_reference else _ROLES
     for role, trainable in roles.items():
         model = role_models.get(role)

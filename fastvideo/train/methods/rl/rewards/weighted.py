@@ -50,24 +50,8 @@ class WeightedRewards:
             ConfigError: There is no reward, one has no ``_target_`` or no ``score``, a name is
                 taken, or the weights are all 0.
         """
-        given = {} if section is None else as_mapping(section, where=where)
-        rewards: dict[str, Reward] = {}
-        weights: dict[str, float] = {}
-        for name, value in given.items():
-            if value is None:
-                continue
-            path = f"{where}.{name}"
-            spec = as_mapping(value, where=path)
-            weights[name] = require_non_negative_float(spec, _WEIGHT, default=1.0, where=path)
-            spec.pop(_WEIGHT, None)
-            rewards[name] = _build(name, spec, path)
-        if not rewards or not sum(weights.values()) > 0:
-            message = (
-                f"{where} must name at least one reward with a weight above 0, such as "
-                f"{{sharpness: {{{TARGET}: fastvideo.train.methods.rl.rewards.SharpnessReward}}}}; "
-                f"got {section!r}"
-            )
-            raise ConfigError(message)
+        specs, weights = check_rewards(section, where=where)
+        rewards = {name: _build(spec, f"{where}.{name}") for name, spec in specs.items()}
         return cls(rewards, weights)
 
     @torch.no_grad()
@@ -100,15 +84,52 @@ class WeightedRewards:
         return scores
 
 
-def _build(name: str, spec: dict[str, Any], path: str) -> Reward:
-    if name == AVERAGE or TARGET not in spec:
-        problem = (
-            f"the name {AVERAGE!r} is taken by the weighted mean"
-            if name == AVERAGE
-            else f"{TARGET} is missing"
+def check_rewards(
+    section: object, *, where: str = "method.rewards"
+) -> tuple[dict[str, dict[str, Any]], dict[str, float]]:
+    """Checks the section without building a reward.
+
+    Args:
+        section: As for :meth:`WeightedRewards.from_mapping`.
+        where: YAML path of the section, for messages.
+
+    Returns:
+        What each reward is built from, and the weights, by name.
+
+    Raises:
+        ConfigError: There is no reward, one has no ``_target_``, a name is taken, or the weights
+            are all 0.
+    """
+    given = {} if section is None else as_mapping(section, where=where)
+    specs: dict[str, dict[str, Any]] = {}
+    weights: dict[str, float] = {}
+    for name, value in given.items():
+        if value is None:
+            continue
+        path = f"{where}.{name}"
+        spec = as_mapping(value, where=path)
+        weights[name] = require_non_negative_float(spec, _WEIGHT, default=1.0, where=path)
+        spec.pop(_WEIGHT, None)
+        if name == AVERAGE or TARGET not in spec:
+            problem = (
+                f"the name {AVERAGE!r} is taken by the weighted mean"
+                if name == AVERAGE
+                else f"{TARGET} is missing"
+            )
+            message = f"{path}: {problem}"
+            raise ConfigError(message)
+        specs[name] = spec
+    if not specs or not sum(weights.values()) > 0:
+        message = (
+            f"{where} must name at least one reward with a weight above 0, such as "
+            f"{{sharpness: {{{TARGET}: fastvideo.train.methods.rl.rewards.SharpnessReward}}}}; "
+            f"got {section!r}"
         )
-        message = f"{path}: {problem}"
         raise ConfigError(message)
+    return specs, weights
+
+
+def _build(spec: dict[str, Any], path: str) -> Reward:
     reward: Reward = instantiate(spec)
     if not callable(getattr(reward, "score", None)):
         message = f"{path}: {spec[TARGET]} makes a {type(reward).__name__}, which has no score()"

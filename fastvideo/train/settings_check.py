@@ -1,0 +1,86 @@
+"""What the classes that a run file names would refuse, asked of them before a model is loaded.
+
+A method and a callback say what they refuse in `check_settings`. The launcher asks them before it
+starts processes, and every rank before it loads models; the constructors check the same. Classes of
+other packages are not asked, since what they accept is theirs to say when they are made. Nothing is
+written and nothing downloaded.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from fastvideo.distributed import get_world_rank
+from fastvideo.errors import ConfigError, did_you_mean
+from fastvideo.train.callbacks.callback_dict import check_callbacks
+from fastvideo.train.instantiate import TARGET, resolve_target
+from fastvideo.train.methods.base import TrainingMethod
+from fastvideo.train.models.latent_size import check_video_size
+from fastvideo.train.targets import is_own
+from fastvideo.train.tracker_names import checked_tracker_names
+from fastvideo.train.trackers.packages import import_tracker_package
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fastvideo.train.run_config import RunConfig
+
+STUDENT = "student"
+
+
+def check_settings(cfg: RunConfig) -> None:
+    """Refuses settings of models, method, callbacks, data and trackers that cannot be used.
+
+    Warnings are left to the objects when they are made.
+
+    Args:
+        cfg: The loaded run file.
+
+    Raises:
+        FastVideoError: A value cannot be used; the message names its key.
+    """
+    if STUDENT not in cfg.models:
+        message = (
+            f"models.{STUDENT} is required and missing; the roles are {sorted(cfg.models)}."
+            f"{did_you_mean(STUDENT, cfg.models)}"
+        )
+        raise ConfigError(message)
+    with _without_warnings():
+        if is_own(cfg.models[STUDENT].get(TARGET)):
+            _check_data(cfg)
+        if all(is_own(spec.get(TARGET)) for spec in (cfg.method, *cfg.models.values())):
+            method = resolve_target(cfg.method[TARGET], where=f"method.{TARGET}")
+            if isinstance(method, type) and issubclass(method, TrainingMethod):
+                method.check_settings(cfg)
+        check_callbacks(cfg.callbacks, cfg.training)
+        names = checked_tracker_names(cfg.training.tracker.trackers)
+        for name in names if get_world_rank() == 0 else ():
+            import_tracker_package(name)
+
+
+def _check_data(cfg: RunConfig) -> None:
+    """Looks for rows, and at the sizes of videos."""
+    from fastvideo.dataset.file_list import check_data_path  # noqa: PLC0415 - needs pyarrow
+
+    data = cfg.training.data
+    if not data.data_path:
+        message = "training.data.data_path is empty; set it to a preprocessed parquet data set"
+        raise ConfigError(message)
+    check_video_size(data)
+    check_data_path(data.data_path, at_least=data.train_batch_size)
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    root = logging.getLogger("fastvideo")
+    level = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        root.setLevel(level)
