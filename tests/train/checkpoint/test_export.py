@@ -14,6 +14,7 @@ from fastvideo.cli import main as cli
 from fastvideo.dataset.encoders import load_transformer, load_vae
 from fastvideo.dataset.model_files import resolve_model_path
 from fastvideo.errors import ConfigError
+from fastvideo.train.checkpoint import storage
 from fastvideo.train.checkpoint.errors import CheckpointError, CheckpointNotFoundError
 from fastvideo.train.checkpoint.export import EXPORT_FILE, ExportRequest, export_checkpoint
 from fastvideo.train.checkpoint.manager import CheckpointConfig
@@ -21,6 +22,8 @@ from fastvideo.train.checkpoint.manager import CheckpointConfig
 if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
+
+    from fastvideo.distributed import RankGroup
 
 MODEL = "tiny-random:wan2.1"
 
@@ -118,6 +121,24 @@ def test_an_average_that_has_not_started_is_not_exported(
     with pytest.raises(ConfigError, match=r"checkpoint-1 has not started yet \(callbacks\.ema\.st"):
         export_checkpoint(request)
     assert not (tmp_path / "out").exists()
+
+
+def test_weights_that_are_not_finite_are_said(
+    run: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the first names; also of checkpoints that do not say so themselves."""
+    caplog.set_level("WARNING", "fastvideo")
+    load = storage.load_tensors
+
+    def with_nan(tensors: dict[str, torch.Tensor], path: Path, group: RankGroup) -> None:
+        load(tensors, path, group)
+        next(iter(tensors.values())).view(-1)[0] = torch.nan
+
+    monkeypatch.setattr(storage, "load_tensors", with_nan)
+    export_checkpoint(ExportRequest(str(run.out), tmp_path / "exported"))
+    (record,) = caplog.records
+    assert "checkpoint-3: 1 tensor holds NaN or infinite values (" in record.getMessage()
+    assert record.getMessage().endswith("will be of no use; export an older checkpoint")
 
 
 def test_weights_can_be_written_in_half_precision(run: Any, tmp_path: Path) -> None:
