@@ -66,10 +66,12 @@ def _check_data(cfg: RunConfig) -> None:
     from fastvideo.dataset.file_list import check_data_path  # noqa: PLC0415 - needs pyarrow
 
     data = cfg.training.data
+    check_video_size(data)
     if not data.data_path:
+        if not is_own(cfg.method.get(TARGET)):
+            return  # a method of another package may need none
         message = "training.data.data_path is empty; set it to a preprocessed parquet data set"
         raise ConfigError(message)
-    check_video_size(data)
     check_data_path(data.data_path, at_least=data.train_batch_size)
 
 
