@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any
 
 from fastvideo.errors import did_you_mean
@@ -14,14 +13,14 @@ from fastvideo.train.instantiate import (
     instantiate,
     resolve_target,
 )
-from fastvideo.train.methods.base import TrainingMethod
 from fastvideo.train.models.base import ModelBase
-from fastvideo.train.settings_check import STUDENT, check_settings
+from fastvideo.train.settings_check import STUDENT, check_settings, method_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from fastvideo.train.config import TrainingConfig
+    from fastvideo.train.methods.base import TrainingMethod
     from fastvideo.train.run_config import RunConfig
 
 logger = init_logger(__name__)
@@ -45,11 +44,13 @@ def build_from_config(cfg: RunConfig) -> tuple[TrainingConfig, TrainingMethod, A
         ImportError: A `_target_` does not exist.
     """
     check_settings(cfg)
-    method_class = _method_class(cfg)
+    method = method_class(cfg)
+    _warn_unknown_keys(cfg.method, method.known_keys)
+    _warn_unused_roles(cfg.models, method.known_roles)
     role_models = {role: _build_model(cfg, role) for role in cfg.models}
-    method = method_class(cfg=cfg, role_models=role_models)
+    built = method(cfg=cfg, role_models=role_models)
     student = role_models[STUDENT]
-    return cfg.training, method, student.dataloader, int(student.start_step or 0)
+    return cfg.training, built, student.dataloader, int(student.start_step or 0)
 
 
 def _build_model(cfg: RunConfig, role: str) -> ModelBase:
@@ -83,17 +84,6 @@ def _default_flow_shift(
     if pipeline is None or pipeline.flow_shift is None or spec.get("flow_shift") is not None:
         return None
     return pipeline.flow_shift if accepts_argument(factory, "flow_shift") else None
-
-
-def _method_class(cfg: RunConfig) -> type[TrainingMethod]:
-    target = cfg.method[TARGET]
-    found = resolve_target(target)
-    if not inspect.isclass(found) or not issubclass(found, TrainingMethod):
-        message = f"method.{TARGET}: expected {target} to be a TrainingMethod class, got {found!r}"
-        raise TargetTypeError(message)
-    _warn_unknown_keys(cfg.method, found.known_keys)
-    _warn_unused_roles(cfg.models, found.known_roles)
-    return found
 
 
 def _warn_unknown_keys(section: Mapping[str, Any], known: frozenset[str] | None) -> None:

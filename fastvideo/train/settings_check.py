@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from fastvideo.distributed import get_world_rank
 from fastvideo.errors import ConfigError, did_you_mean
 from fastvideo.train.callbacks.callback_dict import check_callbacks
-from fastvideo.train.instantiate import TARGET, resolve_target
+from fastvideo.train.instantiate import TARGET, TargetTypeError, resolve_target
 from fastvideo.train.methods.base import TrainingMethod
 from fastvideo.train.models.latent_size import check_video_size
 from fastvideo.train.targets import is_own
@@ -51,14 +51,31 @@ def check_settings(cfg: RunConfig) -> None:
     with _without_warnings():
         if is_own(cfg.models[STUDENT].get(TARGET)):
             _check_data(cfg)
+        method = method_class(cfg)
         if all(is_own(spec.get(TARGET)) for spec in (cfg.method, *cfg.models.values())):
-            method = resolve_target(cfg.method[TARGET], where=f"method.{TARGET}")
-            if isinstance(method, type) and issubclass(method, TrainingMethod):
-                method.check_settings(cfg)
+            method.check_settings(cfg)
         check_callbacks(cfg.callbacks, cfg.training)
         names = checked_tracker_names(cfg.training.tracker.trackers)
         for name in names if get_world_rank() == 0 else ():
             import_tracker_package(name)
+
+
+def method_class(cfg: RunConfig) -> type[TrainingMethod]:
+    """Returns the class that the section ``method`` names.
+
+    Args:
+        cfg: The loaded run file.
+
+    Raises:
+        TypeError: It is no class of a training method.
+        ImportError: It does not exist.
+    """
+    target = cfg.method[TARGET]
+    found = resolve_target(target, where=f"method.{TARGET}")
+    if not isinstance(found, type) or not issubclass(found, TrainingMethod):
+        message = f"method.{TARGET}: expected {target} to be a TrainingMethod class, got {found!r}"
+        raise TargetTypeError(message)
+    return found
 
 
 def _check_data(cfg: RunConfig) -> None:

@@ -94,6 +94,7 @@ def test_shipped_files_pass(method: str, data: Path) -> None:
         ("nft", "--method.rewards={}", r"method\.rewards must name at least one reward"),
         ("nft", "--models.old.trainable=true", r"models\.old\.trainable must be false"),
         ("nft", "--training.data.num_latent_t=0", r"training\.data\.num_latent_t must be set"),
+        ("finetune", "--method._target_=os.system", r"os\.system to be a TrainingMethod class"),
         ("finetune", "--callbacks.ema.decay=2", r"callbacks\.ema\.decay must be from 0 to 1"),
         ("finetune", "--callbacks.grad_clip.max_grad_norm=abc", r"callbacks\.grad_clip\.max_grad"),
         ("finetune", "--callbacks.x._target_=builtins.int", r"callbacks\.x: expected a Callback"),
