@@ -277,6 +277,15 @@ def _scrape_as_prometheus(url: str | None) -> float:
     return float(line.rsplit(" ", 1)[1])
 
 
+def _scrape_and_be_counted(url: str | None) -> float:
+    """Scrapes once; returns when the endpoint knows that its answer has arrived."""
+    said = _scrape_as_prometheus(url)
+    assert url is not None
+    # There is one thread that serves, and it comes to this afterwards.
+    urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=5).close()
+    return said
+
+
 @pytest.mark.parametrize(("error", "seen"), [(None, [0, 0]), (SystemExit(143), [0])])
 def test_the_end_is_served_until_it_was_scraped(
     error: BaseException | None, seen: list[float], tmp_path: Path
@@ -284,7 +293,7 @@ def test_the_end_is_served_until_it_was_scraped(
     """Twice at the run's own end, once where it was stopped; spans are written before."""
     telemetry = observability.start(_config(FASTVIDEO_SPAN_DIR=str(tmp_path)), run_name="end")
     url = telemetry.metrics_url
-    assert _scrape_as_prometheus(url) == 1
+    assert _scrape_and_be_counted(url) == 1
     found: list[float] = []
 
     def scrape() -> None:
@@ -313,7 +322,7 @@ def test_nobody_is_waited_for_without_a_reason(setting: str, given: dict[str, An
     """Not where it is turned off or not asked for, and not after an error."""
     environ = {"FASTVIDEO_METRICS_FINAL_SCRAPE_SECONDS": setting}
     telemetry = observability.start(_config(**environ))
-    _scrape_as_prometheus(telemetry.metrics_url)
+    _scrape_and_be_counted(telemetry.metrics_url)
     start = time.monotonic()
     telemetry.shutdown(**given)
     assert time.monotonic() - start < 5
@@ -322,11 +331,12 @@ def test_nobody_is_waited_for_without_a_reason(setting: str, given: dict[str, An
 def test_lingering_can_be_ended() -> None:
     """From another thread or a signal handler; where there is none, that is said."""
     telemetry = observability.start(_config())
-    _scrape_as_prometheus(telemetry.metrics_url)
+    _scrape_and_be_counted(telemetry.metrics_url)
     assert not telemetry.stop_lingering()
     thread = threading.Thread(target=telemetry.shutdown, kwargs={"linger": True})
     thread.start()
     while not telemetry.stop_lingering():
+        assert thread.is_alive(), "nobody was waited for"
         time.sleep(0.01)
     thread.join(5)
     assert not thread.is_alive()
