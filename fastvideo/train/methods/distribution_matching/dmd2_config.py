@@ -12,10 +12,10 @@ from fastvideo.train.config import LARGEST_RATE, LR_SCHEDULERS
 from fastvideo.train.models.conditioning import parse_unconditional_policy
 from fastvideo.train.options import (
     get_optional_float,
+    get_optional_int,
     parse_betas,
     require_bool,
     require_choice,
-    require_positive_int,
 )
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ class DMD2Config:
     Attributes:
         rollout_mode: `simulate` samples from noise with the student; `data_latent` noises data.
         dmd_denoising_steps: Timesteps of the student's sampler, such as `[1000, 750, 500, 250]`.
-        generator_update_interval: Steps from one update of the student to the next; the critic is
-            updated in every step.
+        generator_update_interval: Steps from one update of the student to the next, 0 and less
+            being every step; the critic is updated in every step.
         real_score_guidance_scale: Guidance scale s of the teacher; 1 is no guidance.
         fake_score_learning_rate: Peak learning rate of the critic.
         fake_score_betas: AdamW betas of the critic.
@@ -65,7 +65,7 @@ class DMD2Config:
     dmd_denoising_steps: tuple[float, ...] = field(
         metadata={"allowed": "descending, above 0, at most 1000"}
     )
-    generator_update_interval: int = field(metadata={"allowed": "at least 1", "unit": "steps"})
+    generator_update_interval: int = field(metadata={"unit": "steps"})
     real_score_guidance_scale: float
     fake_score_learning_rate: float = field(metadata={"allowed": "above 0"})
     fake_score_betas: tuple[float, float] = field(metadata={"allowed": "each from 0 to below 1"})
@@ -101,9 +101,7 @@ class DMD2Config:
         return cls(
             rollout_mode=_ROLLOUT_MODES[mode],
             dmd_denoising_steps=_denoising_steps(method, num_train_timesteps),
-            generator_update_interval=require_positive_int(
-                method, "generator_update_interval", default=1, where=_WHERE
-            ),
+            generator_update_interval=_interval(method),
             real_score_guidance_scale=guidance,
             fake_score_learning_rate=_fake_score_learning_rate(method),
             fake_score_betas=parse_betas(method, "fake_score_betas", where=_WHERE),
@@ -152,6 +150,12 @@ def _text(method: Mapping[str, Any], key: str) -> str:
         message = f"{_WHERE}.{key} is required for DMD2, got {value!r}"
         raise ConfigError(message)
     return value.strip().lower()
+
+
+def _interval(method: Mapping[str, Any]) -> int:
+    """Returns the interval; 0 and less mean every step, as in FastVideo."""
+    given = get_optional_int(method, "generator_update_interval", default=1, where=_WHERE)
+    return max(1, given or 1)
 
 
 def _fake_score_learning_rate(method: Mapping[str, Any]) -> float:

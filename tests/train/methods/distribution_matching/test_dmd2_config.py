@@ -43,11 +43,11 @@ def test_rollout_modes_have_several_spellings(toys: ModuleType, written: str, mo
     assert _parse(toys, rollout_mode=written).rollout_mode == mode
 
 
-@pytest.mark.parametrize(("written", "interval"), [(None, 1), (1, 1), (5, 5), ("4", 4)])
+@pytest.mark.parametrize(("written", "interval"), [(None, 1), (0, 1), (-3, 1), (5, 5), ("4", 4)])
 def test_the_interval_is_every_step_unless_it_is_set(
     toys: ModuleType, written: object, interval: int
 ) -> None:
-    """A number of steps, perhaps as text."""
+    """A number of steps, perhaps as text; FastVideo takes 0 and less for every step."""
     config = _parse(toys, generator_update_interval=written)
     assert config.generator_update_interval == interval
 
@@ -57,8 +57,7 @@ def test_the_interval_is_every_step_unless_it_is_set(
     [
         ("rollout_mode", None, r"method\.rollout_mode"),
         ("rollout_mode", "dream", r"method\.rollout_mode"),
-        ("generator_update_interval", 0, r"interval: expected a whole number of at least 1, got 0"),
-        ("generator_update_interval", -5, r"method\.generator_update_interval: .* got -5"),
+        ("generator_update_interval", "often", r"method\.generator_update_interval"),
         ("fake_score_learning_rate", 1e300, "above 0 and at most"),
         ("dmd_denoising_steps", None, r"method\.dmd_denoising_steps"),
         ("dmd_denoising_steps", [], r"method\.dmd_denoising_steps"),
