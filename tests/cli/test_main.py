@@ -299,7 +299,10 @@ def test_train_becomes_the_launcher(
         (["stray"], "unexpected argument 'stray'"),
         (["--training.loop.max_train_steps=0"], "training.loop.max_train_steps: expected a whole"),
         (["--training.tracker.trackers=[jsnl]"], "Did you mean 'jsonl'?"),
-        (["--callbacks.validation.every_steps=9"], "--callbacks.validation.every_steps 0"),
+        (
+            ["--callbacks.validation.every_steps=9"],
+            "callbacks.validation.dataset_file: it is required",
+        ),
     ],
 )
 def test_train_checks_before_it_starts(
