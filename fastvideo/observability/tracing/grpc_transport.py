@@ -46,6 +46,7 @@ class GrpcTransport:
         self._channel: Any = None
         self._export: Any = None
         self._waiting: Any = None
+        self._aborts = 0
         self._peers: set[Peer] = set()
         self._of_others: set[int] = set()
 
@@ -59,12 +60,15 @@ class GrpcTransport:
         # Takes a tenth of a second, and only those who use gRPC need it.
         import grpc  # type: ignore[import-untyped]  # noqa: PLC0415
 
+        aborts = self._aborts
         try:
             if self._export is None:
                 self._open(grpc)
             call = self._waiting = self._export.future(
                 body, timeout=timeout_s, metadata=self._settings.headers or None
             )
+            if self._aborts != aborts:  # before anybody could know the call
+                call.cancel()
             answer = call.result()
             self._peers = self._peers or self._find_peers()  # the name may not have resolved before
         except grpc.RpcError as error:
@@ -78,7 +82,8 @@ class GrpcTransport:
         return Outcome(rejected_spans=rejected_spans(answer))
 
     def abort(self) -> None:
-        """Cancels the call that waits."""
+        """Cancels the call that waits, or is about to."""
+        self._aborts += 1
         waiting = self._waiting
         if waiting is not None:
             waiting.cancel()

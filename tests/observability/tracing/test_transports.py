@@ -22,7 +22,7 @@ from fastvideo.observability.tracing.http_transport import HttpTransport, retry_
 from fastvideo.observability.tracing.proxies import Proxy, find_grpc_proxy, find_proxy
 from fastvideo.observability.tracing.records import SpanRecord
 from fastvideo.observability.tracing.settings import TraceSettings
-from fastvideo.observability.tracing.transport import Outcome
+from fastvideo.observability.tracing.transport import TIMEOUT, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,6 +144,26 @@ def test_abort_ends_a_wait(transport: Transport, receiver: Any) -> None:
             break
     assert not thread.is_alive()
     assert outcomes[0].reason
+
+
+def test_abort_ends_a_grpc_call_that_is_being_made(grpc_receiver: Any) -> None:
+    """Also one that comes before the transport has the call in its hands."""
+    transport: Any = _transport(grpc_receiver.endpoint, "grpc")
+    assert not transport.send(BODY, 30).reason
+    grpc_receiver.inbox.behaviour = "silent"
+    export = transport._export
+
+    class Early:
+        @staticmethod
+        def future(*arguments: Any, **options: Any) -> Any:
+            call = export.future(*arguments, **options)
+            transport.abort()
+            return call
+
+    transport._export = Early
+    outcome = transport.send(BODY, 30)
+    assert (outcome.reason, outcome.detail) == (TIMEOUT, "cancelled")
+    transport.close()
 
 
 def test_a_collector_that_was_restarted(
