@@ -5,10 +5,11 @@ with other weights. The ranks of a run see different losses, so agreeing needs c
 
 * one rank, or ``warn`` (where nothing has to be agreed): none;
 * ``raise`` and ``skip`` on several ranks: the sum of this rank's losses is summed over the ranks,
-  one number, started without waiting once the last backward is queued. A sum is not finite if any
-  of its terms is not, so the result tells all ranks the same. It travels while the optimizer
-  works, and is read in the transfer that the step's metrics need anyway: no further host
-  synchronisation. The gradient reductions of the same step have tied the ranks together already.
+  one number. A sum is not finite if any of its terms is not, so the result tells all ranks the
+  same. On a GPU it is started once the last backward is queued, travels while the optimizer works,
+  and is read in the transfer that the step's metrics need anyway: no further host synchronisation.
+  On a CPU it is sent when it is read, because the threads that send it would take the core from
+  the optimizer. The gradient reductions of the same step have tied the ranks together already.
 
 Looking at the reduced gradients instead would need no message, but an overflow in a loss often
 leaves the gradients finite, and losses that are only reported have none.
@@ -74,7 +75,7 @@ class NonFiniteGuard:
         self._seen = 0
 
     def begin_agreement(self, losses: Iterable[Sequence[Tensor | float]]) -> None:
-        """Starts to tell the other ranks about this rank's losses, and does not wait.
+        """Adds up this rank's losses, and starts to tell the other ranks; does not wait.
 
         Args:
             losses: The losses of the step, all rounds.
@@ -87,13 +88,17 @@ class NonFiniteGuard:
             for value in rounds
         ]
         self._total = torch.stack(own).sum() if own else torch.zeros((), device=self._device)
-        self._work = dist.all_reduce(self._total, async_op=True)
+        if self._device.type != "cpu":
+            self._work = dist.all_reduce(self._total, async_op=True)
 
     def agreement(self) -> list[Deferred]:
         """Returns what to read together with the losses: the ranks' sum, if there is one."""
-        if self._work is None or self._total is None:
+        if self._total is None:
             return []
-        self._work.wait()
+        if self._work is None:
+            dist.all_reduce(self._total)
+        else:
+            self._work.wait()
         total, self._work, self._total = self._total, None, None
         return [Deferred(AGREEMENT, total)]
 

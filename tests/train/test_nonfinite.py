@@ -7,10 +7,12 @@ import socket
 import subprocess
 import sys
 import textwrap
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from fastvideo.train.nonfinite import NonFiniteGuard, NonFiniteLossError
 
@@ -138,3 +140,27 @@ def test_all_ranks_decide_alike(tmp_path: Path, policy: str) -> None:
         assert ranks == [{"steps": [1, 3], "error": None}] * 2
     records = (tmp_path / "tracker" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in records] == [1, 2, 3][: 2 + (policy == "skip")]
+
+
+@pytest.mark.parametrize(
+    ("device", "early", "late"), [("meta", ["begun"], ["begun", "awaited"]), ("cpu", [], ["done"])]
+)
+def test_a_device_sends_its_losses_while_it_works(
+    monkeypatch: pytest.MonkeyPatch, device: str, early: list[str], late: list[str]
+) -> None:
+    """On a CPU, sending would take the core from the work."""
+    seen: list[str] = []
+
+    def all_reduce(total: torch.Tensor, *, async_op: bool = False) -> object:
+        assert total.device.type == device
+        seen.append("begun" if async_op else "done")
+        return SimpleNamespace(wait=lambda: seen.append("awaited"))
+
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
+    guard = NonFiniteGuard("raise", rank=0, world_size=2, device=torch.device(device))
+    guard.begin_agreement([[1.0]])
+    assert seen == early
+    assert len(guard.agreement()) == 1
+    assert seen == late
+    assert guard.agreement() == []
