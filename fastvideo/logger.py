@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _ROOT = "fastvideo"
 _FORMAT = "%(levelname)s %(asctime)s [%(name)s] %(message)s"
@@ -52,3 +57,15 @@ def configure_logging(
     root.addHandler(handler)
     root.setLevel(resolved)
     root.propagate = False
+
+
+@contextmanager
+def errors_only() -> Iterator[None]:
+    """Leaves out what the package logs below errors, where somebody else will say it again."""
+    root = logging.getLogger(_ROOT)
+    level = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        root.setLevel(level)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fastvideo.logger import configure_logging, init_logger
+from fastvideo.logger import configure_logging, errors_only, init_logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,3 +51,14 @@ def test_an_unknown_level_is_an_error_that_lists_the_levels() -> None:
     """The message names what was given and what is expected."""
     with pytest.raises(ValueError, match=r"'LOUD'.*WARNING"):
         configure_logging("LOUD")
+
+
+def test_errors_alone_are_logged_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    """Then the level is what it was."""
+    logger = init_logger("fastvideo.test")
+    before = logging.getLogger("fastvideo").level
+    with errors_only():
+        logger.warning("left out")
+        logger.error("kept")
+    assert logging.getLogger("fastvideo").level == before
+    assert caplog.messages == ["kept"]

@@ -8,13 +8,12 @@ written and nothing downloaded.
 
 from __future__ import annotations
 
-import logging
 import warnings
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fastvideo.distributed import get_world_rank
 from fastvideo.errors import ConfigError, did_you_mean
+from fastvideo.logger import errors_only
 from fastvideo.train.callbacks.callback_dict import check_callbacks
 from fastvideo.train.instantiate import TARGET, TargetTypeError, resolve_target
 from fastvideo.train.methods.base import TrainingMethod
@@ -24,8 +23,6 @@ from fastvideo.train.tracker_names import checked_tracker_names
 from fastvideo.train.trackers.packages import import_tracker_package
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from fastvideo.train.run_config import RunConfig
 
 STUDENT = "student"
@@ -48,7 +45,7 @@ def check_settings(cfg: RunConfig) -> None:
             f"{did_you_mean(STUDENT, cfg.models)}"
         )
         raise ConfigError(message)
-    with _without_warnings():
+    with errors_only(), warnings.catch_warnings(action="ignore"):
         if is_own(cfg.models[STUDENT].get(TARGET)):
             _check_data(cfg)
         method = method_class(cfg)
@@ -90,16 +87,3 @@ def _check_data(cfg: RunConfig) -> None:
         message = "training.data.data_path is empty; set it to a preprocessed parquet data set"
         raise ConfigError(message)
     check_data_path(data.data_path, at_least=data.train_batch_size)
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    root = logging.getLogger("fastvideo")
-    level = root.level
-    root.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        root.setLevel(level)

@@ -175,10 +175,6 @@ def _progress() -> tuple[Panel, ...]:
     per_step = queries.steps(by="run", where=queries.RANKS)
     furthest = f"max by (run) ({_STEP_NUMBER}{{{queries.RUNS}}})"
     own = f"max by (run, rank) ({_STEP_NUMBER}{{{queries.RANKS}}})"
-    ranks_steps = queries.steps(by="run, rank", where=queries.RANKS)
-    exchanging = queries.rate(
-        queries.WAIT, by="run, rank", where=f'{queries.RANKS},collective="all_reduce"'
-    )
     return (
         lines(
             "Waiting per step, by collective",
@@ -198,24 +194,7 @@ def _progress() -> tuple[Panel, ...]:
             no_value=_NO_WAIT,
             width=8,
         ),
-        lines(
-            "Waiting between replicas per step, by rank",
-            "Which replica do the others wait for? "
-            "fastvideo_training_collective_wait_seconds_total of all_reduce, the exchange of "
-            "gradients between replicas, of each chosen rank per step. The replica whose ranks "
-            "wait least is the slow one; high on all ranks: the network between replicas.",
-            Target(
-                f"{exchanging} / {ranks_steps} > 0",
-                "rank {{rank}} · {{run}}",
-                min_interval=SMOOTH,
-                may_be_empty=_NO_REPLICAS,
-            ),
-            unit="s",
-            minimum=0,
-            width=8,
-            no_value=_NO_REPLICAS,
-            links=(_TO_RANK,),
-        ),
+        _waiting_between_replicas(),
         lines(
             "Steps behind the furthest rank",
             "Is a rank behind? fastvideo_training_step of the furthest rank less that of each "
@@ -231,6 +210,31 @@ def _progress() -> tuple[Panel, ...]:
             width=8,
             links=(_TO_RANK,),
         ),
+    )
+
+
+def _waiting_between_replicas() -> Panel:
+    exchanging = queries.rate(
+        queries.WAIT, by="run, rank", where=f'{queries.RANKS},collective="all_reduce"'
+    )
+    ranks_steps = queries.steps(by="run, rank", where=queries.RANKS)
+    return lines(
+        "Waiting between replicas per step, by rank",
+        "Which replica do the others wait for? "
+        "fastvideo_training_collective_wait_seconds_total of all_reduce, the exchange of "
+        "gradients between replicas, of each chosen rank per step. The replica whose ranks "
+        "wait least is the slow one; high on all ranks: the network between replicas.",
+        Target(
+            f"{exchanging} / {ranks_steps} > 0",
+            "rank {{rank}} · {{run}}",
+            min_interval=SMOOTH,
+            may_be_empty=_NO_REPLICAS,
+        ),
+        unit="s",
+        minimum=0,
+        width=8,
+        no_value=_NO_REPLICAS,
+        links=(_TO_RANK,),
     )
 
 

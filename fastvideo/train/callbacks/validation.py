@@ -46,6 +46,17 @@ logger = init_logger(__name__)
 
 _WHERE: Final = "callbacks.validation"
 _COUNTS: Final = {"type": "whole number, or list of them", "allowed": "at least 1"}
+_FRAMES: Final = {
+    "allowed": "4k + 1",
+    "default": "4 (`training.data.num_latent_t` - 1) + 1, else that of "
+    "`training.data.num_frames`, else the model's preset",
+    "unit": "frames",
+}
+_METRICS: Final = {
+    "type": "list of texts, or mapping",
+    "allowed": tuple(METRICS),
+    "default": "all",
+}
 _WITHOUT_EFFECT: Final[dict[str, object]] = {
     "attn_qat_infer": False,
     "keyboard_value_scale": 1.0,
@@ -97,15 +108,7 @@ class ValidationCallback(Callback):
         run_at_start: bool = True,
         sampling_steps: Annotated[object, _COUNTS | {"unit": "steps"}] = (40,),
         guidance_scale: Annotated[float | None, {"default": "the model's preset"}] = None,
-        num_frames: Annotated[
-            int | None,
-            {
-                "allowed": "4k + 1",
-                "default": "4 (`training.data.num_latent_t` - 1) + 1, else that of "
-                "`training.data.num_frames`, else the model's preset",
-                "unit": "frames",
-            },
-        ] = None,
+        num_frames: Annotated[int | None, _FRAMES] = None,
         num_videos_per_prompt: Annotated[int, {"allowed": "at least 1", "unit": "videos"}] = 1,
         use_validation_media_conditioning: bool = True,
         output_dir: Annotated[
@@ -117,10 +120,7 @@ class ValidationCallback(Callback):
         offload_training_state: bool = False,
         unload_pipeline_after_validation: bool = False,
         attn_qat_infer: bool = False,
-        metrics: Annotated[
-            object,
-            {"type": "list of texts, or mapping", "allowed": tuple(METRICS), "default": "all"},
-        ] = None,
+        metrics: Annotated[object, _METRICS] = None,
         **pipeline_kwargs: object,
     ) -> None:
         self.pipeline_target = _dotted_path("pipeline_target", pipeline_target)

@@ -15,17 +15,16 @@ import os
 import signal
 import sys
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from fastvideo import envs
 from fastvideo.errors import ConfigError, FastVideoError
+from fastvideo.logger import errors_only
 from fastvideo.train.entrypoint.arguments import parse_arguments
 from fastvideo.train.entrypoint.launcher_death import announce_launcher
 from fastvideo.train.entrypoint.mistakes import recorded_failure
 from fastvideo.train.entrypoint.stop_file import StopFile
 from fastvideo.train.entrypoint.termination import pending_s
-from fastvideo.train.instantiate import TARGET
 from fastvideo.train.launcher import check_process_count, count_visible_gpus
 from fastvideo.train.preflight import (
     check_environment,
@@ -34,10 +33,10 @@ from fastvideo.train.preflight import (
     check_run,
 )
 from fastvideo.train.run_config import load_run_config
-from fastvideo.train.targets import import_foreign_targets, is_own
+from fastvideo.train.targets import import_foreign_targets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import FrameType
 
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -98,7 +97,6 @@ def check_launch(arguments: TrainArguments) -> RunConfig:
         FastVideoError: A variable of the environment, a key of the run file, the data path, a
             model, a class or the checkpoint to resume from cannot be used.
     """
-    from fastvideo.dataset.file_list import check_data_path  # noqa: PLC0415 - imports torch
     from fastvideo.hooks.trace_settings import (  # noqa: PLC0415 - imports torch
         check_trace_variables,
     )
@@ -107,30 +105,15 @@ def check_launch(arguments: TrainArguments) -> RunConfig:
 
     check_environment()
     check_trace_variables()
-    with _errors_only():
+    with errors_only():  # rank 0 repeats every warning where people look for it
         if envs.FASTVIDEO_TORCH_PROFILER_DIR:
             _check_tracing(TorchProfilerConfig.from_env)
         cfg = load_run_config(arguments.config, arguments.overrides)
-        student = cfg.models.get("student", {})
-        if is_own(student.get(TARGET)) and cfg.training.data.data_path:
-            check_data_path(cfg.training.data.data_path)
         check_run(cfg, dry_run=arguments.dry_run)
         check_models(cfg)
         import_foreign_targets(cfg)
         check_settings(cfg)
     return cfg
-
-
-@contextmanager
-def _errors_only() -> Iterator[None]:
-    """Leaves warnings to rank 0, which repeats every one where people look for it."""
-    root = logging.getLogger("fastvideo")
-    level = root.level
-    root.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        root.setLevel(level)
 
 
 def grace_s(cfg: RunConfig) -> int:
@@ -194,7 +177,7 @@ def _launch(argv: list[str], signals: _Signals) -> int:
         check_process_count(int(options.nproc_per_node), gpus=gpus, where="--nproc_per_node")
     cfg = check_launch(parse_arguments(options.training_script_args))
     check_restarts(cfg.training.checkpoint, options.max_restarts)
-    with _errors_only():
+    with errors_only():
         os.environ.setdefault(_SHUTDOWN_VARIABLE, str(grace_s(cfg)))
     if options.max_restarts:
         # Machines would share one store for all starts, and find the addresses of dead ranks there.
